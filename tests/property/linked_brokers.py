@@ -12,11 +12,14 @@ from typing import Any
 
 from clarion.broker.engine import Engine, Limits, Now
 from clarion.broker.links import LinkPeer, Links, LinkSettings
+from clarion.model.ids import MessageId
 from clarion.store.memory import MemoryStore
 from clarion.store.port import Identity
+from clarion.tracking.tracker import Claim, HistoryName, Tracker, Unsaved, merge_claims
 from clarion.wire import bodies
-from clarion.wire.batch import Batch, encode_batch
+from clarion.wire.batch import Batch, encode_batch, key_of
 from clarion.wire.frames import Kind, Request, pack_frames, parse_request
+from clarion.wire.link_bodies import DATA, LinkPacket, Traced, decode_contents
 
 START_US = 1_700_000_000_000_000
 Wire = tuple[int, int]  # the broker that dials, and the one that listens
@@ -31,6 +34,32 @@ class Put:
         self.packed = packed
 
 
+class SimHistories:
+    """The notes of a broker as they are on its disk, all exact."""
+
+    strategy = "log"
+    begins_us = 0
+
+    def __init__(self) -> None:
+        self.names: dict[HistoryName, int] = {}
+        self.notes: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self.received: dict[tuple[bytes, bytes], int] = {}
+        self.published_us = 0
+        self.tracker = Tracker()
+
+    def save(self, unsaved: Unsaved) -> None:
+        self.names |= {name: number for number, name in unsaved.names}
+        notes = unsaved.notes.tolist()
+        for number, who, stamp in zip(notes[::3], notes[1::3], notes[2::3], strict=True):
+            self.notes[who, stamp].add(number)
+        self.received |= unsaved.received
+        self.published_us = max(self.published_us, unsaved.published_us)
+
+    def seen(self, key: tuple[int, int]) -> list[Claim]:
+        names = {number: name for name, number in self.names.items()}
+        return merge_claims([*self.tracker.seen(key), *(Claim(names[number]) for number in self.notes[key])])
+
+
 class SimBroker:
     """A broker: its store lives on when it crashes."""
 
@@ -39,6 +68,7 @@ class SimBroker:
         self.broker = broker
         self.store = MemoryStore(Identity(broker, broker.to_bytes(16, "big"), 1))
         self.links_arguments = links
+        self.histories = SimHistories()
         self.publisher = 0
         self.number: dict[bytes, int] = defaultdict(int)
         self.stamp = 0
@@ -50,10 +80,13 @@ class SimBroker:
     def start(self) -> None:
         self.starts += 1
         nonce = f"{self.broker}-{self.starts}".encode().ljust(16, b".")
-        self.engine = Engine(self.store, Limits(default_retention=self.world.retention), start=nonce)
+        tracker = self.histories.tracker = Tracker(self.histories.names)
+        limits = Limits(default_retention=self.world.retention)
+        self.engine = Engine(self.store, limits, start=nonce, tracker=tracker)
+        self.engine.tracks.begin(self.histories.received, self.histories.published_us, self.world.now)
         arguments = {"settings": (), **self.links_arguments}
         name = arguments.pop("name", f"b{self.broker}")
-        self.links = Links(self.engine, name, start=nonce, **arguments)
+        self.links = Links(self.engine, name, start=nonce, histories=self.histories, **arguments)
         self.is_running = True
         self.replies: dict[int, Any] = {}
         self.asked = 0
@@ -85,10 +118,20 @@ class SimBroker:
             if group is not None:
                 self.store.commit(group.changes)
                 self.engine.committed(group, now)
+        self._save()
         self._hear(now)
         self.links.turn(now)
         for send in self.links.take_sends():
             self.world.send(self.broker, send)
+
+    def _save(self) -> None:
+        if self.world.dice.random() < 0.3:
+            unsaved = self.engine.tracks.take()
+            if unsaved is not None and self.world.dice.random() < 0.9:
+                self.histories.save(unsaved)
+                self.engine.tracks.saved()
+            elif unsaved is not None:
+                self.engine.tracks.failed()
 
     def _hear(self, now: Now) -> None:
         for reply in self.engine.take_replies():
@@ -144,6 +187,22 @@ class SimBroker:
         self.ask(Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, name))
         self.step()
 
+    def trace(self, message: MessageId) -> dict[str, Any]:
+        """Ask this broker where a message went."""
+        answers: list[Traced] = []
+        assert self.links.trace(message, answers.append, self.world.now)
+        for _ in range(200):
+            if answers:
+                return answers[0].values
+            self.world.step(0.02)
+        raise AssertionError("no answer")
+
+    def keys(self, topic: bytes, cursor: int) -> list[tuple[int, int]]:
+        """Return the keys of the batches on a topic from an offset on."""
+        row = self.store.topic(topic)
+        found = self.store.batches(row.number, cursor, 1 << 30, 1 << 40) if row is not None else ()
+        return [key_of(batch.data) for batch in found]
+
     def log(self, topic: bytes, cursor: int) -> dict[int, list[bytes]]:
         """Return what is on a topic from an offset on, by the broker that took it first."""
         found: dict[int, list[bytes]] = defaultdict(list)
@@ -168,6 +227,7 @@ class World:
         self.last: dict[tuple[Wire, int], float] = {}
         self.published: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
         self.delay_s = 0.02
+        self.came: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)  # from and to, by the batch's key
         self.brokers: dict[int, SimBroker] = {}
         self.carried: dict[tuple[int, int], int] = defaultdict(int)  # DATA packets, by from and to
 
@@ -192,6 +252,14 @@ class World:
             self.carried[source, to] += 1
         heapq.heappush(self.under_way, (at_s, self.sent, to, wire, frames))
 
+    def note_way(self, to: int, packet: LinkPacket, blob: Any) -> None:
+        """Note from which neighbour batches came."""
+        data: Any = decode_contents(packet)
+        at = 0
+        for batch in data.batches:
+            self.came[key_of(blob[at : at + batch[4]])].add((packet.hops[-1], to))
+            at += batch[4]
+
     def cut(self, wire: Wire) -> None:
         """Lose what is under way on a link."""
         self.under_way = [each for each in self.under_way if each[3] != wire]
@@ -209,6 +277,8 @@ class World:
             broker = self.brokers[to]
             if broker.is_running:
                 kind, _, body, blob = parse_request(frames)
+                if isinstance(body, LinkPacket) and body.what == DATA:
+                    self.note_way(to, body, blob or b"")
                 broker.links.heard(wire, kind, body, blob, self.now)
         for broker in self.brokers.values():
             if broker.is_running:

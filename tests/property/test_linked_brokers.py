@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.property.linked_brokers import World
+
+from clarion.model.ids import MessageId
 
 _WIRES = [(1, 2), (2, 3), (3, 4), (4, 1), (5, 3), (2, 5)]
 _TOPICS = [b"a/x", b"a/y", b"b/z"]
@@ -118,6 +122,33 @@ def test_links_neither_lose_nor_repeat(seed: int) -> None:
         for told in broker.links.status(world.now)["brokers"]:
             assert told["reachable"], told
             assert not told["lag_messages"], told
+    check_paths(world, readers)
+
+
+def check_paths(world: World, readers: list[Reader]) -> None:
+    """Each path that is traced leads from the origin to this reader's broker, by links that the batch came by."""
+    traced = 0
+    for reader in readers:
+        here = world.brokers[reader.broker]
+        keys = [key for topic in reader.topics() for key in here.keys(topic, reader.cursors[topic])]
+        others = [key for key in keys if key[0] >> 32 != reader.broker]
+        for who, stamp in world.dice.sample(others, min(5, len(others))):
+            message = MessageId(who >> 32, who & 0xFFFFFFFF, stamp, 0)
+            told = world.dice.choice(list(world.brokers.values())).trace(message)
+            ways = {way[-1]: way for way in ways_of(told["path"])}
+            way = ways[reader.broker]
+            assert way[0] == message.broker
+            assert set(pairwise(way)) <= world.came[who, stamp], told
+            assert not told["unsupported"]
+            assert not told["unknown"]
+            traced += 1
+    assert traced
+
+
+def ways_of(stop: dict[str, Any], before: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+    """Return the way to each broker of a tree."""
+    way = (*before, stop["broker"])
+    return [way, *(each for onward in stop["onward"] for each in ways_of(onward, way))]
 
 
 def test_a_batch_crosses_a_link_once_and_only_where_somebody_subscribed() -> None:

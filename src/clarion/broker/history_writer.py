@@ -21,7 +21,8 @@ log = logging.getLogger("clarion.broker")
 FILE = "histories.sqlite"
 _MOST_UNSAVED = 2 * 2**20  # notes, 24 bytes each, after which the disk is given up
 _RETAINED_EVERY_S = 60.0
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S = 0.02  # while something is being saved
+_AWAITED_S = 0.05
 
 
 def open_histories(settings: BrokerSettings, *, now_us: int) -> HistoryFile | None:
@@ -80,8 +81,10 @@ class HistoryWriter:
         """How histories are kept."""
         return self.file.settings.strategy
 
-    def turn(self, now_s: float) -> None:
-        """Take in what was saved, and have saved what is due."""
+    def turn(self, now_s: float, *, is_awaited: bool = False) -> None:
+        """Take in what was saved, and have saved what is due; soon where it is awaited."""
+        if is_awaited:
+            self._save_at_s = min(self._save_at_s, now_s + _AWAITED_S)
         outcome, self._outcome = self._outcome, None
         if outcome is True:
             self._tracks.saved()

@@ -238,7 +238,7 @@ class Broker:
             if now.monotonic_s >= deadline_s:  # what was asked for just now may have an earlier one: at the next turn
                 self._engine.tick(now)
             if self._histories is not None:
-                self._histories.turn(now.monotonic_s)
+                self._histories.turn(now.monotonic_s, is_awaited=self._links.waits_for_histories)
             if self._links.is_on:
                 self._go_on_with_links(ready, now)
             self._submit(alone=taken <= _ALONE_REQUESTS)

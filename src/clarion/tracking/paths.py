@@ -128,7 +128,7 @@ class Path:
 
 def trace(message: MessageId, answers: Mapping[int, Answer]) -> Path:
     """Return the path of a message from what brokers answered."""
-    named = {via for each in answers.values() for via in each.arrivals(message)} | {message.broker}
+    named = {via for each in answers.values() for via in each.arrivals(message) if via} | {message.broker}
     known = dict(answers) | {
         broker: Answer(broker, f"broker {broker}", is_reachable=False) for broker in named - answers.keys()
     }

@@ -26,7 +26,7 @@ class HistoryName(NamedTuple):
 
     kind: Kind
     origin: int  # the broker where they were put: every `who` of the history has it
-    via: int = 0  # routing: the neighbour
+    via: int = 0  # routing: the neighbour; 0 where that is not known any more
     subscriber: bytes = b""
 
 

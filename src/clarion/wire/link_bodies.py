@@ -121,6 +121,7 @@ class LinkPacket(Body):
     hops: tuple[int, ...]
     what: int
     contents: bytes
+    route: tuple[int, ...] = ()  # by which brokers it is to go, the next first; none: by the tree of its source
 
 
 class AskLinks(Body):

@@ -36,6 +36,9 @@ class Tracks:
         self._noted: set[Topic] = set()  # since notes were taken last
         self._saving: dict[Topic, int] = {}  # by topic: below which nobody needs it when what was taken is saved
         self._latest_us = 0  # commit time of what was noted
+        self._is_saving = False
+        self.round = 1  # what is noted now is saved with this round …
+        self.saved_round = 0  # … once this is as high
 
     def _number(self, kind: str, origin: int, via: int = 0, subscriber: bytes = b"") -> int:
         assert self.tracker is not None
@@ -151,12 +154,16 @@ class Tracks:
     def take(self) -> Unsaved | None:
         """Return what is to be saved, if anything, and nothing is being saved."""
         tracker = self.tracker
-        if tracker is None or self._saving:
+        if tracker is None or self._is_saving:
             return None
         if self._latest_us:
             tracker.published_up_to(self._latest_us)
         unsaved = tracker.take()
-        if unsaved is not None:
+        if unsaved is None:
+            self.saved_round = self.round  # there is nothing of it
+        else:
+            self.round += 1
+            self._is_saving = True
             self._saving = {topic: topic.slowest_cursor() for topic in self._noted}
             self._noted = set()
         return unsaved
@@ -165,6 +172,8 @@ class Tracks:
         """Take in that what was taken is saved."""
         assert self.tracker is not None
         self.tracker.saved()
+        self._is_saving = False
+        self.saved_round = self.round - 1
         for topic, below in self._saving.items():
             topic.tracked_below = max(topic.tracked_below, below)
             topic.is_noted = topic in self._noted
@@ -176,6 +185,7 @@ class Tracks:
         """Take in that what was taken is not saved."""
         assert self.tracker is not None
         self.tracker.failed()
+        self._is_saving = False
         self._noted |= self._saving.keys()
         self._saving = {}
 
@@ -184,6 +194,7 @@ class Tracks:
         for topic in self._noted | self._saving.keys():
             topic.is_noted = False
         self.tracker, self._noted, self._saving = None, set(), {}
+        self.saved_round = self.round
 
     # After a crash, and after a commit that failed.
 

@@ -24,6 +24,7 @@ class Inbound:
         self.offsets: dict[bytes, int] = {}  # of topics, from which on everything comes
         self.refused: dict[bytes, str] = {}
         self.messages = self.gone = self.kept_out = 0
+        self.way_back: tuple[int, ...] = (broker,)  # by which the last batches came
         self._confirmed: dict[int, int] = {}
         self._again: dict[int, int] = {}
         self._missing: dict[int, tuple[int, float]] = {}  # by topic: since when, and when that was said

@@ -63,6 +63,7 @@ _ANNOUNCED_AT_ONCE = 500
 _MOST_BROKERS = 10_000
 _LOOK_EVERY_S = 1.0
 _ID_BYTES = 16
+_MOST_HELD = 10_000
 
 
 class Send(NamedTuple):
@@ -109,6 +110,7 @@ class Links:
         self._hello_at_s = self._look_at_s = -inf
         self._reached: frozenset[int] = frozenset()
         self._out: list[Send] = []
+        self._held: list[tuple[int, LinkPacket]] = []  # confirmations, until what they confirm is saved as noted
         self._notices: list[str] = []
         self.counters: Counter[str] = Counter()
 
@@ -321,6 +323,29 @@ class Links:
             if end is not None:
                 self._out.append(Send(end.port, Kind.LINK_PACKET, packet, (b"",)))
 
+    def _send_held(self) -> None:
+        """Send confirmations on, by the way that the batches came, once it is saved at this broker that they did: what
+        is confirmed to its origin can be traced, though any broker on the way may crash."""
+        tracks = self._engine.tracks
+        saved = tracks.saved_round if tracks.tracker is not None else tracks.round
+        held, self._held = self._held, []
+        for number, packet in held:
+            if number > saved:
+                self._held.append((number, packet))
+                continue
+            route = packet.route or packet.to
+            end = self._up().get(route[0])
+            if end is not None:  # else it is lost, and so the batches come again by another way
+                sent = LinkPacket(
+                    packet.source, packet.to, (*packet.hops, self.broker), CONFIRM, packet.contents, route[1:]
+                )
+                self._out.append(Send(end.port, Kind.LINK_PACKET, sent, (b"",)))
+
+    @property
+    def waits_for_histories(self) -> bool:
+        """Whether something is held until what is noted is saved."""
+        return bool(self._held) and self._engine.tracks.tracker is not None
+
     def _hear_packet(self, end: End, packet: LinkPacket, blob: memoryview, now: Now) -> None:
         source, hops = packet.source, packet.hops
         if source == self.broker or self.broker in hops or len(hops) > MAX_HOPS:
@@ -328,6 +353,12 @@ class Links:
             return
         if not hops or hops[0] != source or hops[-1] != end.broker:
             self._forged(end, f"a packet of {source:08x} says that it came by others than it did")
+            return
+        if packet.what == CONFIRM:
+            if self.broker in packet.to:
+                self._take_packet(packet, now)
+            elif packet.route and len(self._held) < _MOST_HELD:
+                self._held.append((self._engine.tracks.round, packet))
             return
         if self._graph.parent(source, self.broker) != end.broker:  # routes change, and this is of before
             self.counters["link_off_route"] += 1
@@ -405,6 +436,7 @@ class Links:
         self._note_came(data, blob, end.broker)
         for part in data.parts:
             if part.to == self.broker and source in self._inbound:
+                self._inbound[source].way_back = packet.hops[::-1]
                 self._inbound[source].take(data, part, blob, told.store, now)
         self._carry(source, packet.hops, data, blob)
 
@@ -497,11 +529,13 @@ class Links:
             inbound = self._inbound[broker]
             confirm = inbound.take_confirm()
             if confirm is not None:
-                self._send_to(broker, CONFIRM, confirm)
+                packet = LinkPacket(self.broker, (broker,), (), CONFIRM, encode(confirm), inbound.way_back)
+                self._held.append((self._engine.tracks.round, packet))
             if self._may_want(broker):
                 part = inbound.next_part(now)
                 if part is not None:
                     self._send_to(broker, INTEREST, part)
+        self._send_held()
         self._read_all(now)
         if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
             self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
