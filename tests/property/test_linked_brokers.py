@@ -147,7 +147,7 @@ def check_paths(world: World, readers: list[Reader]) -> None:
 
 def ways_of(stop: dict[str, Any], before: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
     """Return the way to each broker of a tree."""
-    way = (*before, stop["broker"])
+    way = (*before, int(stop["broker"], 16))
     return [way, *(each for onward in stop["onward"] for each in ways_of(onward, way))]
 
 

@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.02  # while something is being saved
 _AWAITED_S = 0.05
 
 
-def open_histories(settings: BrokerSettings, *, now_us: int) -> HistoryFile | None:
+def open_histories(settings: BrokerSettings, broker: int, *, now_us: int) -> HistoryFile | None:
     """Open the histories of a broker; None where nothing is tracked."""
     if settings.tracking == "none":
         return None
@@ -43,16 +43,15 @@ def open_histories(settings: BrokerSettings, *, now_us: int) -> HistoryFile | No
         )
     except ValueError as error:
         raise BadSettings(f"tracking: {error}") from None
-    strategy = "log" if settings.tracking == "log" else "bloom"
     kept = HistorySettings(
-        "log" if strategy == "log" else "bloom",
+        "log" if settings.tracking == "log" else "bloom",
         accuracy,
         max_age_s=settings.tracking_max_age_s or None,
         max_bytes=settings.tracking_max_bytes or None,
     )
     folder = Path(settings.data)
     folder.mkdir(parents=True, exist_ok=True)
-    return HistoryFile(folder / FILE, kept, now_us=now_us)
+    return HistoryFile(folder / FILE, kept, now_us=now_us, broker=broker)
 
 
 class HistoryWriter:

@@ -78,7 +78,7 @@ class Broker:
         )
         try:
             start = os.urandom(16)
-            histories = open_histories(settings, now_us=time.time_ns() // 1000)
+            histories = open_histories(settings, self._store.identity.broker, now_us=time.time_ns() // 1000)
             tracker = new_tracker(histories)
             self._engine = Engine(self._store, settings.limits(), start=start, tracker=tracker)
             self._histories: HistoryWriter | None = None

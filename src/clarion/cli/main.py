@@ -28,7 +28,7 @@ from clarion.cli.put_commands import publish, put, request
 from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app
-from clarion.cli.tracking_commands import trace
+from clarion.cli.tracking_commands import trace, tracking_app
 from clarion.cli.workflow_commands import worker, workflow_app
 from clarion.cli.workflow_model_commands import reproduce_workflow, simulate_workflow
 
@@ -87,7 +87,6 @@ app.command("up", rich_help_panel=_BROKER)(up)
 app.command("config", rich_help_panel=_BROKER)(config)
 app.command("stats", rich_help_panel=_BROKER)(stats)
 app.command("demo", rich_help_panel=_BROKER)(demo)
-app.command("trace", rich_help_panel=_LOOK_AFTER)(trace)
 app.command("put", rich_help_panel=_MESSAGES)(put)
 app.command("publish", rich_help_panel=_MESSAGES)(publish)
 app.command("get", rich_help_panel=_MESSAGES)(get)
@@ -96,6 +95,8 @@ app.command("unsubscribe", rich_help_panel=_MESSAGES)(unsubscribe)
 app.command("request", rich_help_panel=_MESSAGES)(request)
 app.command("browse", rich_help_panel=_MESSAGES)(browse)
 app.add_typer(topics_app, name="topics", rich_help_panel=_LOOK_AFTER)
+app.command("trace", rich_help_panel=_LOOK_AFTER)(trace)
+app.add_typer(tracking_app, name="tracking", rich_help_panel=_LOOK_AFTER)
 app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=_LOOK_AFTER)
 app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)

@@ -1,13 +1,53 @@
-"""`clarion trace`: where a message went."""
+"""`clarion trace` and `clarion tracking`: where messages went."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import typer
 
 from clarion.cli.broker_clients import BrokerCall, broker_command
-from clarion.cli.output import print_json
+from clarion.cli.command_errors import needing, tells_errors
+from clarion.cli.command_options import AsJson, option
+from clarion.cli.output import counted, print_json, print_result
 from clarion.model.errors import InvalidRequest
 from clarion.model.ids import MessageId
+
+tracking_app = typer.Typer(no_args_is_help=True, help="Histories of where messages went.")
+
+
+@tracking_app.command("export")
+@tells_errors
+def export(
+    out: Path = option(..., "--out DIR", "Folder for the export; a file for each broker, which replaces the last one."),
+    data: Path = option(Path("clarion-data"), "--data DIR", "Data folder of the broker, which may be running."),
+    name: str = option("", "--name NAME", "How the broker is called in audits.", show_default="broker- and its id"),
+    as_json: AsJson = False,
+) -> None:
+    """Write a broker's histories as Parquet, for audits of very many messages.
+
+    What the broker has noted in the last seconds and not saved yet is not in it.
+    Export the histories of all brokers into one folder, and give that to `clarion
+    pipeline audit`.
+
+    \b
+    Examples:
+      clarion tracking export --out exports
+      clarion tracking export --data /var/lib/clarion --name lbl --out exports
+      clarion pipeline audit ids.parquet --histories exports
+    """
+    from clarion.broker.history_writer import FILE
+
+    with needing("an export needs pyarrow and numpy", "arrow,tracking"):
+        from clarion.tracking.exported import export_file
+    try:
+        written = export_file(data / FILE, out, name)
+    except FileNotFoundError:
+        raise InvalidRequest(
+            f"there are no histories in {data}: the broker there tracks nothing. Start it with --set tracking=bloom"
+        ) from None
+    value = {"path": str(written.path), "segments": written.segments, "keys": written.keys}
+    print_result(value, f"{written.path}: {counted(written.segments, 'part')} of histories", as_json=as_json)
 
 
 @broker_command

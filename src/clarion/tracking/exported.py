@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from clarion.model.errors import InvalidRequest, PermanentError
-from clarion.model.ids import STAMP_LIMIT
+from clarion.model.ids import STAMP_LIMIT, stamp_from_unix_s
 from clarion.model.names import from_text, to_text
 from clarion.tracking.history import HistoryPart, Segment
 
 __all__ = [
-    "About", "Export", "HistoryPart", "Written", "export_files", "read_export", "read_exports", "write_export",
+    "About", "Export", "HistoryPart", "Written", "export_file", "export_files", "read_export", "read_exports",
+    "write_export",
 ]  # fmt: skip
 
 VERSION = 1
@@ -92,6 +93,27 @@ def write_export(folder: str | Path, about: About, parts: Iterable[HistoryPart])
             f"{path} cannot be written: {error.strerror or error}; what was there stays. Choose another folder"
         ) from error
     return Written(path, segments, keys)
+
+
+def export_file(file: Path, folder: str | Path, name: str) -> Written:
+    """Export the histories of a broker, which may be running: all that it has saved."""
+    from clarion.tracking.accuracy import Accuracy, efpp_of
+    from clarion.tracking.history_file import HistoryFile
+
+    histories = HistoryFile.to_read(file)
+    try:
+        fpp = histories.worst_fpp()
+        about = About(
+            broker=histories.broker,
+            name=name or f"broker-{histories.broker:08x}",
+            strategy="bloom" if fpp else "log",
+            efpp=efpp_of(fpp, Accuracy().matching),
+            begins=stamp_from_unix_s(histories.begins_us / 1e6),
+            ends=stamp_from_unix_s(histories.published_us / 1e6),
+        )
+        return write_export(folder, about, histories.parts())
+    finally:
+        histories.close()
 
 
 def read_exports(places: Iterable[str | Path]) -> list[Export]:

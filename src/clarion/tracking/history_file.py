@@ -136,7 +136,7 @@ class PartialBatch(NamedTuple):
 class HistoryFile:
     """An open file of histories."""
 
-    def __init__(self, file: Path, settings: HistorySettings, *, now_us: int) -> None:
+    def __init__(self, file: Path, settings: HistorySettings, *, now_us: int, broker: int = 0) -> None:
         self.file, self.settings = file, settings
         with self._typed_errors(), ExitStack() as undoing:
             self._writer = self._connect()
@@ -145,10 +145,27 @@ class HistoryFile:
             self._reader = self._connect()
             undoing.callback(self._reader.close)
             self._salt = self._meta("salt")
+            if broker:
+                self._writer.execute("INSERT OR REPLACE INTO meta VALUES ('broker', ?)", (broker,))
             self._forget_names()
             found = self._writer.execute("SELECT coalesce(sum(notes), 0), min(at_us) FROM block WHERE packing = 0").get
             self._unpacked, self._unpacked_since_us = found
             undoing.pop_all()
+
+    @classmethod
+    def to_read(cls, file: Path) -> HistoryFile:
+        """Open histories that a broker keeps, or kept, to read alone; FileNotFoundError where there are none."""
+        if not file.is_file():
+            raise FileNotFoundError(file)
+        self = cls.__new__(cls)
+        self.file, self.settings = file, HistorySettings()
+        with self._typed_errors(), ExitStack() as undoing:
+            self._reader = self._writer = self._connect()
+            undoing.callback(self._reader.close)
+            self._check_format()
+            self._salt = self._meta("salt")
+            undoing.pop_all()
+        return self
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.file), vfs=load_checksum_vfs())
@@ -173,6 +190,10 @@ class HistoryFile:
                 writer.pragma("application_id", APPLICATION_ID)
                 writer.pragma("user_version", FORMAT_VERSION)
             sync_folder(self.file.parent)
+        self._check_format()
+
+    def _check_format(self) -> None:
+        writer = self._writer
         if writer.pragma("application_id") != APPLICATION_ID:
             raise StoreCorrupt(f"{self.file} is a database of something else; nothing was changed. Use another place")
         if (version := writer.pragma("user_version")) > FORMAT_VERSION:
@@ -348,6 +369,17 @@ class HistoryFile:
     def published_us(self) -> int:
         """The commit time up to which all that came from publishers and neighbours is here; 0 where nothing is."""
         return self._meta("published_us")
+
+    @property
+    def broker(self) -> int:
+        """The id of the broker that keeps it."""
+        return self._meta("broker")
+
+    def worst_fpp(self) -> float:
+        """Return how often one of the filters errs at most."""
+        with self._typed_errors():
+            shapes = self._reader.execute("SELECT DISTINCT bits, hashes, keys FROM filter")
+            return max((false_positives(*row) for row in shapes), default=0.0)
 
     def _meta(self, key: str) -> int:
         with self._typed_errors():

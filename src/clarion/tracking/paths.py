@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from clarion.model.ids import MessageId, stamp_to_unix_s
@@ -198,7 +199,7 @@ def _stop(message: MessageId, answer: Answer, parent: int | None) -> Stop:
 
 def draw(path: Path) -> str:
     """Return the tree as text, what is unsupported and unknown below it."""
-    lines = [f"message {path.message}: {path.summary}"]
+    lines = [f"message {path.message}, stamped {_stamped(path.message)}: {path.summary}"]
     if path.tree:
         lines += _lines(path.tree)
     if path.unsupported:
@@ -207,6 +208,12 @@ def draw(path: Path) -> str:
     if path.unknown:
         lines += ["unknown:", *(f"  {name} {why}" for name, why in path.unknown.items())]
     return "\n".join(lines)
+
+
+def _stamped(message: MessageId) -> str:
+    """Return when the publisher's clock had it put."""
+    time = datetime.fromtimestamp(stamp_to_unix_s(message.stamp), UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _lines(stop: Stop) -> Sequence[str]:
@@ -235,6 +242,7 @@ def to_dict(path: Path) -> dict[str, Any]:
     """Return the path as values for JSON."""
     return {
         "message": str(path.message),
+        "stamped": _stamped(path.message),
         "summary": path.summary,
         "path": _values(path.tree) if path.tree else None,
         "unsupported": [_values(stop) for stop in path.unsupported],
@@ -249,6 +257,6 @@ def _values(stop: Stop) -> dict[str, Any]:
         for each in stop.receivers
     ]  # fmt: skip
     return {
-        "broker": stop.broker, "name": stop.name, "state": stop.state, "chance": stop.chance, "note": stop.note,
+        "broker": f"{stop.broker:08x}", "name": stop.name, "state": stop.state, "chance": stop.chance, "note": stop.note,
         "receivers": receivers, "onward": [_values(each) for each in stop.onward],
     }  # fmt: skip

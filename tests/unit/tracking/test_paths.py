@@ -39,7 +39,8 @@ def test_a_path_goes_from_the_publishers_broker_to_subscribers() -> None:
         ),
     )
     assert draw(path).splitlines() == [
-        f"message {_MESSAGE}: 2 received it, by 3 brokers; 1 received other messages of its batch only",
+        f"message {_MESSAGE}, stamped 2025-06-15T15:06:40.000Z: 2 received it, by 3 brokers; 1 received other messages"
+        " of its batch only",
         "rome published, wrong with 1e-05",
         "├── → anna received, wrong with 1e-05",
         "└── oslo routed, wrong with 1e-05",
