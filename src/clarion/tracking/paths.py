@@ -257,6 +257,6 @@ def _values(stop: Stop) -> dict[str, Any]:
         for each in stop.receivers
     ]  # fmt: skip
     return {
-        "broker": f"{stop.broker:08x}", "name": stop.name, "state": stop.state, "chance": stop.chance, "note": stop.note,
-        "receivers": receivers, "onward": [_values(each) for each in stop.onward],
+        "broker": f"{stop.broker:08x}", "name": stop.name, "state": stop.state, "chance": stop.chance,
+        "note": stop.note, "receivers": receivers, "onward": [_values(each) for each in stop.onward],
     }  # fmt: skip
