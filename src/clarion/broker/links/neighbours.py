@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from clarion.broker.links.policy import LinkSettings
+from clarion.broker.links.policy import LinkSettings, why_no_name
 from clarion.wire.link_bodies import LINK_VERSION, OLDEST_LINK_VERSION, LinkHello
 
 Port = Hashable  # how the edge tells connections apart
@@ -45,6 +45,8 @@ def find_settings(hello: LinkHello, end: End, known: Sequence[LinkSettings], acc
             f"it speaks link versions {hello.oldest_version} to {hello.newest_version}, this broker"
             f" {OLDEST_LINK_VERSION} to {LINK_VERSION}: run the same release of Clarion on both"
         )
+    if why := why_no_name(hello.name):
+        return why
     if end.is_dialled:
         wanted = end.settings.name
         if wanted and wanted != hello.name:
