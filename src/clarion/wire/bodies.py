@@ -592,6 +592,8 @@ class Subscribed(Body):
     cursor: int
     options: SubscriptionOptions = SubscriptionOptions()
     count: int = 0  # as in Welcome
+    origins: tuple[tuple[str, int], ...] = ()  # linked brokers that confirmed it, and from which offset there; -1: any
+    unconfirmed: tuple[str, ...] = ()  # linked brokers that did not
 
 
 class Delivery(Body):
