@@ -8,8 +8,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -18,7 +17,7 @@ import typer
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import ExitCode, announce_ready, end_cleanly_on_sigterm, exit_code_of, tells_errors
 from clarion.cli.command_options import AsJson, option
-from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes, table_of
+from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes, show_again, table_of
 from clarion.model.errors import BadSettings, ClarionError
 from clarion.model.names import to_text
 from clarion.version import __version__
@@ -346,27 +345,16 @@ def stats(
                 print_json(as_plain(admin.stats()))
                 time.sleep(watch_s)
         else:
-            _watch(admin, watch_s)
+            show_again(_with_rates(admin), watch_s)
 
 
-def _watch(admin: Admin, watch_s: float) -> None:
-    from rich.live import Live
-
-    screen = console()
+def _with_rates(admin: Admin) -> Iterator[Group]:
     before, before_s = admin.stats(), time.monotonic()
-    shown = stats_tables(before, {})
-    # A file or pipe cannot be drawn over: there, one follows the other.
-    drawn = Live(shown, console=screen, auto_refresh=False) if screen.is_terminal else None
-    with drawn or nullcontext():
-        while True:
-            if drawn is None:
-                screen.print(shown)
-            else:
-                drawn.update(shown, refresh=True)
-            time.sleep(watch_s)
-            now, now_s = admin.stats(), time.monotonic()
-            shown = stats_tables(now, rates(before, now, now_s - before_s))
-            before, before_s = now, now_s
+    yield stats_tables(before, {})
+    while True:
+        now, now_s = admin.stats(), time.monotonic()
+        yield stats_tables(now, rates(before, now, now_s - before_s))
+        before, before_s = now, now_s
 
 
 def rates(before: Mapping[str, Any], now: Mapping[str, Any], elapsed_s: float) -> dict[str, float]:
