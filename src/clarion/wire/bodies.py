@@ -593,7 +593,7 @@ class Subscribed(Body):
     options: SubscriptionOptions = SubscriptionOptions()
     count: int = 0  # as in Welcome
     origins: tuple[tuple[str, int], ...] = ()  # linked brokers that confirmed it, and from which offset there; -1: any
-    unconfirmed: tuple[str, ...] = ()  # linked brokers that did not
+    unconfirmed: tuple[str, ...] = ()  # those that did not; by address, where nobody answered there yet
 
 
 class Delivery(Body):

@@ -92,7 +92,8 @@ def test_nobody_waits_where_no_broker_is_reached_nor_with_a_refusal() -> None:
     world.wires[2, 1] = False
     two = world.add(2)
     world.run(1)
-    assert not two.links.hold(_subscribe(two, b"news"), world.now)
+    assert two.links.hold(_subscribe(two, b"news"), world.now)
+    assert _told(two.links.take_held(world.now)) == ((), ("tcp://b1:1",))
     _, _, linked = _linked()
     linked.links.asked(b"client", linked.asked + 1, b"#/x")
     asked = linked.ask(Kind.SUBSCRIBE, bodies.Subscribe(b"#/x", b"reader"))

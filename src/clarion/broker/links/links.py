@@ -665,7 +665,7 @@ class Links:
 
     def asked(self, peer: Any, request_id: int, topic: bytes) -> None:
         """Note that somebody subscribes."""
-        if self._reached and len(self._asked) < _MOST_HELD:
+        if self._ends and len(self._asked) < _MOST_HELD:
             self._asked[peer, request_id] = topic
 
     @property
@@ -712,6 +712,7 @@ class Links:
                 origins.append((name, offset))
             else:
                 unconfirmed.append(name)
+        unconfirmed += [end.shown for end in self._ends.values() if end.is_dialled and end.hello is None]
         body = held.reply.body
         assert isinstance(body, bodies.Subscribed)
         return bodies.Subscribed(body.cursor, body.options, body.count, tuple(origins), tuple(unconfirmed))
