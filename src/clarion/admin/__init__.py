@@ -3,6 +3,9 @@
 from clarion.admin.admin import (
     Admin,
     DeadLetter,
+    LinkDescription,
+    LinkedBroker,
+    LinksDescription,
     PublisherReport,
     Replayed,
     SubscriptionDescription,
@@ -14,6 +17,9 @@ from clarion.admin.admin import (
 __all__ = [
     "Admin",
     "DeadLetter",
+    "LinkDescription",
+    "LinkedBroker",
+    "LinksDescription",
     "PublisherReport",
     "Replayed",
     "SubscriptionDescription",

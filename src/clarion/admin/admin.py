@@ -29,6 +29,7 @@ from clarion.subscriber.subscriber_core import (
     Order,
     Start,
     Subscribe,
+    SubscribeOutcome,
     Unsubscribe,
     options_of,
     start_fields,
@@ -38,6 +39,7 @@ from clarion.wire import bodies, link_bodies
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.bodies import TopicRow
 from clarion.wire.frames import Kind
+from clarion.wire.link_bodies import AskLinks, LinksAre
 from clarion.wire.messages import Message, MessageBatch, unreadable
 from clarion.wire.timestamps import unix_us
 
@@ -74,6 +76,22 @@ class Admin:
         wanted = MessageId.parse(message) if isinstance(message, str) else message
         traced = self._call(Kind.TRACE, link_bodies.Trace(wanted.to_bytes())).read(link_bodies.Traced)
         return Trace(traced.values, traced.text)
+
+    # Links.
+
+    def links(self) -> LinksDescription:
+        """Tell the links of the broker, and all brokers that can be reached over them, or could be once."""
+        return self._links("")
+
+    def forget_broker(self, name: str) -> LinksDescription:
+        """Keep nothing any more for a broker, by its name or id, that will not come back; return what is left.
+        InvalidRequest where it is linked right now, or nothing is kept for it."""
+        if not name:
+            raise InvalidRequest("say which broker to forget, by its name or id")
+        return self._links(name)
+
+    def _links(self, forget: str) -> LinksDescription:
+        return read_links(self._call(Kind.LINKS, AskLinks(forget)).read(LinksAre).values)
 
     # Topics.
 
@@ -179,12 +197,12 @@ class Admin:
         lease_s: float | None = None,
         max_attempts: int | None = None,
         expires_s: float | None = None,
-    ) -> bool:
-        """Subscribe somebody, as `Subscriber.subscribe` does; False where that is done already, and stays so."""
+    ) -> SubscribeOutcome:
+        """Subscribe somebody, as `Subscriber.subscribe` does; what is returned is false where that is done already."""
         topic, name = to_bytes(topic, "topic"), to_bytes(name, "name")
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
         begin = "new" if start == "end" else start
-        found: bool = self._session.run(Subscribe(topic, name, begin, options, self._timeout_s))
+        found: SubscribeOutcome = self._session.run(Subscribe(topic, name, begin, options, self._timeout_s))
         return found
 
     def unsubscribe(self, topic: bytes | str, name: bytes | str) -> bool:
@@ -422,6 +440,46 @@ class PublisherReport(bodies.Report, frozen=True, kw_only=True, array_like=False
     age_s: float  # since it told this
 
 
+class LinkDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One link of a broker, or where one should be."""
+
+    url: str  # that this broker calls; empty: the other one calls
+    name: str  # of the neighbour; empty: not known yet
+    broker: str  # its id
+    state: Literal["up", "down", "refused"]
+    reason: str  # why it is not up
+    for_s: float | None  # since it came up, or went down; None: it was never up
+
+
+class LinkedBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """Another broker that can be reached over links, or could be once; its counts are since this broker's start."""
+
+    name: str  # empty: it was not heard of since this broker was started
+    broker: str  # its id
+    reachable: bool
+    via: str  # the neighbour that it is reached by
+    confirmed: bool  # it has confirmed all that is wanted of it
+    refused: dict[str, str] = {}  # topics that it does not send, and why
+    sent_messages: int = 0  # to it, those sent again included
+    sent_per_s: float = 0.0  # over the last seconds
+    received_messages: int = 0  # from it
+    received_per_s: float = 0.0
+    lag_topics: int = 0  # on which it has not confirmed everything
+    lag_messages: int = 0  # that it has not confirmed
+    gone_messages: int = 0  # that it did not keep for this broker
+    kept_out_messages: int = 0  # that may not cross a link on the way
+
+
+class LinksDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's links, now."""
+
+    name: str  # of the broker that tells this
+    broker: str  # its id
+    links: tuple[LinkDescription, ...]
+    brokers: tuple[LinkedBroker, ...]
+    counters: dict[str, int] = {}
+
+
 class Replayed(NamedTuple):
     """What became of dead letters: `done` of them went back; `skipped` ones have no subscription to go back to."""
 
@@ -481,6 +539,14 @@ def read_stats(values: dict[str, Any]) -> dict[str, Any]:
     except (AttributeError, TypeError, msgspec.ValidationError) as error:
         raise InvalidRequest(f"what the broker tells of publishers cannot be read: {error!r}") from error
     return {**values, "publishers": reports}
+
+
+def read_links(values: dict[str, Any]) -> LinksDescription:
+    """Read the answer to a LINKS; what a newer broker tells beside is left out."""
+    try:
+        return msgspec.convert(values, LinksDescription)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise InvalidRequest(f"what the broker tells of its links cannot be read: {error!r}") from error
 
 
 def known_fields(values: dict[str, Any], of: type[msgspec.Struct]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from clarion.session.service_process import StopSignals, raise_descriptor_limit
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
-from clarion.wire.bodies import TELLING, Stats
+from clarion.wire.bodies import TELLING, Stats, Subscribe
 from clarion.wire.bundles import Frames
 from clarion.wire.codes import Code
 from clarion.wire.frames import (
@@ -267,7 +267,9 @@ class Broker:
         try:
             request = parse_request(frames)
         except BadFrames:
-            self._links.rejected(dialled, "it is no broker, or one of an older release")
+            self._links.rejected(
+                dialled, "it is no broker, or one of an older release; correct the address, or update it", now
+            )
         else:
             if request.kind in LINK_KINDS:
                 self._links.heard(dialled, request.kind, request.body, request.blob, now)
@@ -297,6 +299,8 @@ class Broker:
             elif self._settings.follow and request.kind in PUBLISHER_KINDS:
                 self._engine.refuse(peer, request.request_id, Code.READ_ONLY, _READ_ONLY)
             else:
+                if isinstance(request.body, Subscribe) and self._links.is_on:
+                    self._links.asked(peer, request.request_id, request.body.topic)
                 self._engine.handle(peer, request, now)
 
     def _take_of_links(self, peer: Peer, request: Request, now: Now) -> None:
@@ -374,14 +378,10 @@ class Broker:
 
     def _send_replies(self) -> None:
         replies = self._engine.take_replies()
+        if self._links.is_on and (replies or self._links.is_holding):
+            replies = self._without_links(replies)
         if not replies:
             return
-        if self._links.is_on:
-            now = self._now()
-            for reply in replies:
-                if isinstance(reply.peer, LinkPeer):
-                    self._links.on_reply(reply, now)
-            replies = [reply for reply in replies if not isinstance(reply.peer, LinkPeer)]
         self._crash_points("before-replies")
         delivered = False
         for reply in replies:
@@ -391,6 +391,17 @@ class Broker:
             self._send(reply)
             delivered = delivered or reply.kind == Kind.MESSAGES
         self._transport.flush()
+
+    def _without_links(self, replies: list[Reply]) -> list[Reply]:
+        """Return what clients are answered now: of links are the rest, or held until other brokers have confirmed."""
+        now = self._now()
+        ours = []
+        for reply in replies:
+            if isinstance(reply.peer, LinkPeer):
+                self._links.on_reply(reply, now)
+            elif not self._links.hold(reply, now):
+                ours.append(reply)
+        return ours + self._links.take_held(now, all_of_them=bool(self._stops))
 
     def _send(self, reply: Reply) -> None:
         if isinstance(reply.body, TELLING):
@@ -424,7 +435,7 @@ class Broker:
     def _tell_notices(self, now: Now) -> None:
         for notice in self._clock.take_notices():
             log.warning("%s", notice)
-        for text in self._links.take_notices():
-            log.warning("%s", text)
+        for level, text in self._links.take_notices():
+            log.log(level, "%s", text)
         for level, text in self._engine.take_notices(now.monotonic_s):
             log.log(level, "%s", text)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from clarion.broker.engine import Limits
-from clarion.broker.links.policy import LinkSettings, read_links
+from clarion.broker.links.policy import LinkSettings, read_links, read_topics, why_no_name
 from clarion.model.address import DEFAULT_URL, check_listen
 from clarion.model.arguments import duration_s, size_bytes
 from clarion.model.errors import BadSettings
-from clarion.model.names import from_text
 from clarion.model.options import KEEP
 
 ENVIRONMENT_PREFIX = "CLARION_"
@@ -143,6 +142,7 @@ class BrokerSettings:
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "links", read_links(self.links))
         for setting in dataclasses.fields(self):
             _check(setting.name, getattr(self, setting.name))
         if not self.listen and not (self.listen_publishers and self.listen_subscribers):
@@ -150,7 +150,7 @@ class BrokerSettings:
 
     def followed(self) -> tuple[bytes, ...]:
         """Return the topics and patterns that are followed."""
-        return tuple(from_text(each.strip()) for each in self.follow.split(",") if each.strip())
+        return _followed(self.follow)
 
     def limits(self) -> Limits:
         """Return the part that the engine needs."""
@@ -274,6 +274,10 @@ def _check(name: str, value: Any) -> None:
         raise BadSettings(f"{name} is 0 or at least {LEAST_STORE_BYTES}, not {value}")
     if name.startswith("listen") and value:
         _check_address(name, value)
+    if name == "name" and value and (why := why_no_name(value)):
+        raise BadSettings(f"name: {why}")
+    if name == "follow":
+        _followed(value)
     if name == "accept_links" and value not in ("any", "listed", "none"):
         raise BadSettings(f"{name} is any, listed or none, not {value!r}")
     if name == "tracking" and value not in ("none", "log", "bloom"):
@@ -282,6 +286,10 @@ def _check(name: str, value: Any) -> None:
         raise BadSettings(f"{name} is until-read or keep, not {value!r}")
     if name == "log_level" and value not in ("debug", "info", "warning", "error"):
         raise BadSettings(f"{name} is debug, info, warning or error, not {value!r}")
+
+
+def _followed(text: str) -> tuple[bytes, ...]:
+    return read_topics((each.strip() for each in text.split(",") if each.strip()), "follow")
 
 
 def _check_address(name: str, value: str) -> None:

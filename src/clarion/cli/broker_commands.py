@@ -8,8 +8,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -18,7 +17,7 @@ import typer
 from clarion.cli.broker_clients import BrokerCall, broker_command
 from clarion.cli.command_errors import ExitCode, announce_ready, end_cleanly_on_sigterm, exit_code_of, tells_errors
 from clarion.cli.command_options import AsJson, option
-from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes, table_of
+from clarion.cli.output import add_row, console, plain_table, print_json, readable_bytes, show_again, table_of
 from clarion.model.errors import BadSettings, ClarionError
 from clarion.model.names import to_text
 from clarion.version import __version__
@@ -47,6 +46,15 @@ def up(
     listen: str | None = option(None, "--listen URL", "Address for everybody.", show_default="tcp://127.0.0.1:5590"),
     listen_publishers: str | None = option(None, "--listen-publishers URL", "Address for publishers alone."),
     listen_subscribers: str | None = option(None, "--listen-subscribers URL", "Address for subscribers alone."),
+    name: str | None = option(
+        None, "--name NAME", "How linked brokers call this one.", show_default="broker- and its id"
+    ),
+    link: list[str] | None = option(
+        None,
+        "--link URL",
+        "A broker to link with, which need not be there yet: its messages come to subscribers here, and the other way"
+        " round; may be repeated. What may cross is said in a file (see `clarion config --toml`).",
+    ),
     config: ConfigFile = None,
     settings: list[str] | None = option(
         None, "--set NAME=VALUE", "Any other setting of `clarion config`; may be repeated."
@@ -67,20 +75,26 @@ def up(
       clarion up --data /var/lib/clarion --listen 'tcp://*:5590'
       clarion up --config clarion.toml --set memory_bytes=1000000000
       CLARION_LOG_LEVEL=debug clarion up 2> broker.log
+      clarion up --name lbl --link tcp://cern.example:5590
+
+    Linked brokers find each other over any number of others between them, and
+    either end may call. `clarion links` shows them.
 
     Settings come from the file, then CLARION_… in the environment, then options;
     the last one said wins.
     """
     from clarion.broker.settings import load_settings
 
-    flags = {
-        **read_settings(settings or []),
+    said = {
         "data": data,
         "listen": listen,
         "listen_publishers": listen_publishers,
         "listen_subscribers": listen_subscribers,
         "log_level": log_level,
+        "name": name,
+        "links": link or None,
     }
+    flags = {**read_settings(settings or []), **{name: value for name, value in said.items() if value is not None}}
     serve(load_settings(file=config, environment=os.environ, flags=flags), as_json=as_json)
 
 
@@ -139,12 +153,30 @@ def serve(settings: BrokerSettings, *, as_json: bool) -> None:
 _WIDE = 140  # columns; on narrower terminals the default is only told where it is not the value
 
 
+# Of one link, as a file has it: commented out, an example.
+_EXAMPLE_LINK = {
+    "url": "tcp://other.example:5590",
+    "name": "other",
+    "topics_in": ["#"],
+    "topics_out": ["alerts/#"],
+    "origins": ["*"],
+}
+_LINK_MEANINGS = {
+    "url": "where the other broker listens; empty: it is the one that calls",
+    "name": "what it has to be called; empty: whatever it is called",
+    "topics_in": "topics and patterns that may come in by this link",
+    "topics_out": "topics and patterns that may go out by it",
+    "origins": "names or ids of the brokers whose messages may come in by it; *: all",
+}
+Value = str | int | float | list[dict[str, Any]]
+
+
 class Setting(NamedTuple):
     """One setting, as it is told."""
 
     name: str
-    value: str | int | float
-    default: str | int | float
+    value: Value
+    default: Value
     source: str  # default, file or environment
     environment: str  # the variable that sets it
     meaning: str
@@ -200,21 +232,38 @@ def describe_settings(settings: BrokerSettings, environment: Mapping[str, str]) 
 
 
 def to_toml(rows: list[Setting]) -> str:
-    """Return a TOML file with every setting explain_failure; those at their default are commented out."""
+    """Return a TOML file with every setting explained; those at their default are commented out."""
     lines = [
         "# Settings of a Clarion broker: clarion up --config THIS-FILE",
         "# Lines that begin with # are the defaults. The environment (CLARION_NAME) and options win over this file.",
     ]
-    for row in rows:
+    for row in sorted(rows, key=lambda row: isinstance(row.value, list)):  # what follows a table belongs to the table
         lines.append("")
         lines.extend(textwrap.wrap(row.meaning, 110, initial_indent="# ", subsequent_indent="# "))
-        mark = "#" if row.value == row.default else ""
-        lines.append(f"{mark}{row.name} = {toml_value(row.value)}")
+        if isinstance(row.value, list):
+            lines += _toml_tables(row.name, row.value)
+        else:
+            mark = "#" if row.value == row.default else ""
+            lines.append(f"{mark}{row.name} = {toml_value(row.value)}")
     return "\n".join(lines) + "\n"
 
 
-def toml_value(value: str | float) -> str:
-    """Return a text or number as TOML has it."""
+def _toml_tables(name: str, values: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of tables; where there are none, those of an example, commented out."""
+    lines = [f"# {key}: {meaning}" for key, meaning in _LINK_MEANINGS.items()]
+    if not values:
+        lines.append("# The default is none; this is an example.")
+    for value in values or [_EXAMPLE_LINK]:
+        table = [f"[[{name}]]", *(f"{key} = {toml_value(its)}" for key, its in value.items())]
+        lines += table if values else [f"#{line}" for line in table]
+        lines.append("")
+    return lines[:-1]
+
+
+def toml_value(value: str | float | list[str]) -> str:
+    """Return a text, a number or a list of texts as TOML has it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
     if not isinstance(value, str):
         return repr(value)
     import msgspec
@@ -223,11 +272,20 @@ def toml_value(value: str | float) -> str:
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
-def _plain(value: Any) -> str | int | float:
+def _plain(value: Any) -> Any:
+    """Return a setting's value as JSON has it."""
+    if isinstance(value, bytes):
+        return to_text(value)
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return str(value) if isinstance(value, Path) else value
 
 
-def _shown(value: str | float) -> str:
+def _shown(value: Value) -> str:
+    if isinstance(value, list):
+        return ", ".join(link["url"] or f"{link['name']} (calls here)" for link in value) or "none"
     if value == "":
         return '""'
     return f"{value:,}".removesuffix(".0") if isinstance(value, int | float) else value
@@ -287,27 +345,16 @@ def stats(
                 print_json(as_plain(admin.stats()))
                 time.sleep(watch_s)
         else:
-            _watch(admin, watch_s)
+            show_again(_with_rates(admin), watch_s)
 
 
-def _watch(admin: Admin, watch_s: float) -> None:
-    from rich.live import Live
-
-    screen = console()
+def _with_rates(admin: Admin) -> Iterator[Group]:
     before, before_s = admin.stats(), time.monotonic()
-    shown = stats_tables(before, {})
-    # A file or pipe cannot be drawn over: there, one follows the other.
-    drawn = Live(shown, console=screen, auto_refresh=False) if screen.is_terminal else None
-    with drawn or nullcontext():
-        while True:
-            if drawn is None:
-                screen.print(shown)
-            else:
-                drawn.update(shown, refresh=True)
-            time.sleep(watch_s)
-            now, now_s = admin.stats(), time.monotonic()
-            shown = stats_tables(now, rates(before, now, now_s - before_s))
-            before, before_s = now, now_s
+    yield stats_tables(before, {})
+    while True:
+        now, now_s = admin.stats(), time.monotonic()
+        yield stats_tables(now, rates(before, now, now_s - before_s))
+        before, before_s = now, now_s
 
 
 def rates(before: Mapping[str, Any], now: Mapping[str, Any], elapsed_s: float) -> dict[str, float]:

@@ -20,6 +20,7 @@ from clarion.cli.feeds_model_commands import reproduce_feeds, simulate_feeds
 from clarion.cli.feeds_node_commands import node, run
 from clarion.cli.feeds_plan_command import plan_feeds
 from clarion.cli.job_commands import jobs_app
+from clarion.cli.link_commands import links_app
 from clarion.cli.model_commands import reproduce_app, simulate_app
 from clarion.cli.outbox_commands import outbox_app
 from clarion.cli.pipeline_commands import pipeline_app
@@ -99,6 +100,7 @@ app.command("trace", rich_help_panel=_LOOK_AFTER)(trace)
 app.add_typer(tracking_app, name="tracking", rich_help_panel=_LOOK_AFTER)
 app.add_typer(subscriptions_app, name="subscriptions", rich_help_panel=_LOOK_AFTER)
 app.add_typer(dead_app, name="dead", rich_help_panel=_LOOK_AFTER)
+app.add_typer(links_app, name="links", rich_help_panel=_LOOK_AFTER)
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK_AFTER)
 app.add_typer(outbox_app, name="outbox", rich_help_panel=_LOOK_AFTER)
 workflow_app.command("advise")(advise)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import sys
+import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from clarion.model.names import to_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
     from clarion.subscriber import Message, MessageBatch
@@ -57,6 +59,21 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
     return Screen(file=stream, width=width, highlight=False)
+
+
+def show_again(pictures: Iterable[RenderableType], every_s: float) -> None:
+    """Show one picture after the other, until Ctrl-C: on a terminal over each other, in a file or pipe below."""
+    from rich.live import Live
+
+    screen = console()
+    drawn = Live(console=screen, auto_refresh=False) if screen.is_terminal else None
+    with drawn or nullcontext():
+        for picture in pictures:
+            if drawn is None:
+                screen.print(picture)
+            else:
+                drawn.update(picture, refresh=True)
+            time.sleep(every_s)
 
 
 def plain_table(columns: Sequence[str], numbers: Sequence[str] = ()) -> Table:

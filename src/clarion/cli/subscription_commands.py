@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from clarion.admin import Admin, SubscriptionDescription
+    from clarion.subscriber import SubscribeOutcome
 
 _HELP = """List subscriptions, have one go on elsewhere, or end one.
 
@@ -233,6 +234,10 @@ def subscribe(
     subscription lasts until it is ended, whether anybody reads or not.
     Subscribing again changes nothing.
 
+    At a broker with links it also says which other brokers have confirmed it: all
+    that is put there from the offset told on comes. For that it waits a second at
+    most; with the others it is in force as soon as they can be reached.
+
     \b
     Examples:
       clarion subscribe alerts --as reader
@@ -257,17 +262,27 @@ def subscribe(
         expires_s or 0.0,
     )
     with call.admin() as admin:
-        is_new = admin.subscribe(
+        made = admin.subscribe(
             topic, name, first, shared=shared, order="key" if order else None, lease_s=options.lease_s,
             max_attempts=options.max_attempts, expires_s=options.expires_s or None,
         )  # fmt: skip
-    if is_new:
+    if made:
         which = f"every topic like {to_text(topic)}" if is_pattern(topic) else to_text(topic)
         more = f"; {words}" if (words := told_options(options)) else ""
         done = f"{to_text(name)} subscribes to {which}, start {start}{more}"
     else:
         done = f"{to_text(name)} subscribes to {to_text(topic)} already; nothing changed"
-    facts = {"topic": to_text(topic), "subscriber": to_text(name), "new": is_new}
+    if origins := told_origins(made):
+        done += f"\n{origins}"
+    facts = {
+        "topic": to_text(topic),
+        "subscriber": to_text(name),
+        "new": made.is_new,
+        "origins": [
+            {"broker": broker, "offset": None if offset < 0 else offset} for broker, offset in made.origins.items()
+        ],
+        "unconfirmed": list(made.unconfirmed),
+    }
     call.print(facts, done)
 
 
@@ -286,6 +301,17 @@ def unsubscribe(call: BrokerCall, topic: TopicOrPattern, name: SubscriberName, y
       clarion unsubscribe 'alerts/*' --as night-watch
     """
     end_subscription(call, topic, name, yes=yes)
+
+
+def told_origins(made: SubscribeOutcome) -> str:
+    """Return in words which linked brokers have confirmed a subscription, and which not; "" where there are none."""
+    confirmed = ", ".join(
+        f"{broker} (from offset {offset})" if offset >= 0 else broker for broker, offset in made.origins.items()
+    )
+    parts = [f"confirmed by {confirmed}"] if confirmed else []
+    if made.unconfirmed:
+        parts.append(f"not yet by {', '.join(made.unconfirmed)}")
+    return "; ".join(parts)
 
 
 def told_options(options: SubscriptionOptions) -> str:

@@ -146,10 +146,10 @@ class Feeds:
         topic = channel_topic(url)
         self._keep_record(topic, url, rules)
         self._keep_topic(topic)
-        is_new = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
+        made = self._admin.subscribe(topic, name, shared=max_attempts is not None, max_attempts=max_attempts)
         self._notice(topic)
         others = sum(one.name != to_bytes(name) for one in self._admin.describe_topic(topic).subscriptions)
-        return Subscribed(url, topic, name, is_new, others)
+        return Subscribed(url, topic, name, made.is_new, others)
 
     def _keep_topic(self, topic: str) -> None:
         """Make a channel's topic; one that is kept already stays as somebody may have set it."""
@@ -171,7 +171,7 @@ class Feeds:
         def subscribe(topic: str) -> bool:
             if topic not in rows:
                 self._keep_topic(topic)
-            return self._admin.subscribe(topic, name)
+            return self._admin.subscribe(topic, name).is_new
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             made = sum(pool.map(subscribe, missing))

@@ -4,7 +4,17 @@
 """
 
 from clarion.subscriber.subscriber import AsyncSubscriber, Subscriber
+from clarion.subscriber.subscriber_core import SubscribeOutcome
 from clarion.subscriber.subscriber_transactions import AsyncTransaction, State, Transaction
 from clarion.wire.messages import Message, MessageBatch
 
-__all__ = ["AsyncSubscriber", "AsyncTransaction", "Message", "MessageBatch", "State", "Subscriber", "Transaction"]
+__all__ = [
+    "AsyncSubscriber",
+    "AsyncTransaction",
+    "Message",
+    "MessageBatch",
+    "State",
+    "SubscribeOutcome",
+    "Subscriber",
+    "Transaction",
+]

@@ -36,6 +36,7 @@ from clarion.subscriber.subscriber_core import (
     Order,
     Start,
     Subscribe,
+    SubscribeOutcome,
     SubscriberCore,
     Topics,
     Unsubscribe,
@@ -292,10 +293,11 @@ class Subscriber(_Client):
         lease_s: float | None = None,
         max_attempts: int | None = None,
         expires_s: float | None = None,
-    ) -> bool:
+    ) -> SubscribeOutcome:
         """Make a durable subscription that sees every message put from now on, or from `start` on: "earliest",
-        an offset, or a datetime. Return False where it was there already, which then stays as it is; InvalidRequest
-        where that one is shared and this is not, or the other way round.
+        an offset, or a datetime. What is returned is false where it was there already, which then stays as it is;
+        InvalidRequest where that one is shared and this is not, or the other way round. At a broker with links it says
+        which other brokers have confirmed it, for which the broker waits a second at most.
 
         `shared`: several consumers use it, and each message goes to one of them, which holds it until it acks, gives it
         back or gives no sign of life for `lease_s` (None: 15); after `max_attempts` (None: 5; 0: never) it goes to the
@@ -304,7 +306,8 @@ class Subscriber(_Client):
         match, also new ones, are subscribed to.
         """
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
-        found: bool = self._session.run(Subscribe(topic, self.name, start, options, self._core.state.timeout_s))
+        call = Subscribe(topic, self.name, start, options, self._core.state.timeout_s)
+        found: SubscribeOutcome = self._session.run(call)
         return found
 
     def unsubscribe(self, topic: bytes | str) -> bool:
@@ -396,10 +399,11 @@ class AsyncSubscriber(_Client):
         lease_s: float | None = None,
         max_attempts: int | None = None,
         expires_s: float | None = None,
-    ) -> bool:
+    ) -> SubscribeOutcome:
         """Make a durable subscription; see Subscriber.subscribe."""
         options = options_of(shared, order, lease_s, max_attempts, expires_s)
-        found: bool = await self._session.run(Subscribe(topic, self.name, start, options, self._core.state.timeout_s))
+        call = Subscribe(topic, self.name, start, options, self._core.state.timeout_s)
+        found: SubscribeOutcome = await self._session.run(call)
         return found
 
     async def unsubscribe(self, topic: bytes | str) -> bool:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from clarion.model.arguments import seconds, whole
 from clarion.model.errors import ClarionError, InvalidRequest, NotSubscribed, Unreachable
@@ -307,8 +307,24 @@ def _use(options: SubscriptionOptions) -> str:
     return "shared" + (f' with order="{options.order}"' if options.order else " without order")
 
 
+class SubscribeOutcome(NamedTuple):
+    """What became of a subscribe; true where the subscription is new, false where there was one already.
+
+    Where the broker is linked with others, `origins` has the names of those that have confirmed it, with the offset
+    there from which on everything comes (-1: that is not told, as of a pattern), and `unconfirmed` the others: what is
+    put there meanwhile may not come.
+    """
+
+    is_new: bool
+    origins: dict[str, int]
+    unconfirmed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return self.is_new
+
+
 class Subscribe(Request):
-    """Make a subscription; False where there was one already."""
+    """Make a subscription."""
 
     def __init__(
         self, topic: bytes | str, name: bytes, start: Start, options: SubscriptionOptions, timeout_s: float
@@ -318,15 +334,14 @@ class Subscribe(Request):
         body = bodies.Subscribe(to_bytes(topic, "topic"), name, kind, at, options)
         super().__init__(Kind.SUBSCRIBE, body, timeout_s, retry=True)
 
-    def outcome(self) -> bool:
-        """Return whether it is new; InvalidRequest where one that is there is used otherwise."""
+    def outcome(self) -> SubscribeOutcome:
+        """Return whether it is new, and for which brokers; InvalidRequest where one that is there is used otherwise."""
         reply: Reply = super().outcome()
         found = reply.read(bodies.Subscribed)
         assert isinstance(self.body, bodies.Subscribe)
         if reply.kind == Kind.ALREADY_SUBSCRIBED:
             check_same_use(self.body.topic, self.body.name, self.options, found.options)
-            return False
-        return True
+        return SubscribeOutcome(reply.kind != Kind.ALREADY_SUBSCRIBED, dict(found.origins), found.unconfirmed)
 
 
 class Unsubscribe(Request):

@@ -594,6 +594,8 @@ class Subscribed(Body):
     cursor: int
     options: SubscriptionOptions = SubscriptionOptions()
     count: int = 0  # as in Welcome
+    origins: tuple[tuple[str, int], ...] = ()  # linked brokers that confirmed it, and from which offset there; -1: any
+    unconfirmed: tuple[str, ...] = ()  # those that did not; by address, where nobody answered there yet
 
 
 class Delivery(Body):

@@ -17,6 +17,7 @@ _COMMANDS = [
     *("subscriptions", "subscriptions list", "subscriptions seek", "subscriptions delete"),
     *("publish", "outbox", "outbox show", "outbox resend", "outbox drop"),
     *("simulate", "simulate publisher", "simulate trace", "simulate plot-trace", "reproduce", "reproduce publisher"),
+    *("links", "links list", "links forget"),
     *("plan", "dead", "dead list", "dead replay", "dead drop", "state", "state get"),
 ]
 

@@ -12,7 +12,7 @@ from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import AckPlan, Subscriptions
 from clarion.broker.engine.topic_log import UNREAD, count_unread, has_expired, read_batches
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.names import matches
+from clarion.model.names import LINK, matches
 from clarion.store.port import StoredBatch
 from clarion.wire.batch import owner_of
 
@@ -180,6 +180,14 @@ class LinkReads:
                 if not any(matches(pattern, topic) for pattern in patterns):
                     found[topic] = None
         return list(found)
+
+    def subscribers(self) -> set[bytes]:
+        """Return the names under which brokers subscribe, as far as patterns and topics in memory tell."""
+        found = {who for _, who in self._state.patterns.options if who.startswith(LINK)}
+        for topic in self._state.topics.values():
+            if not topic.deleted:
+                found.update(who for who in topic.subscriptions if who.startswith(LINK))
+        return found
 
     def pass_by(self, name: bytes, most_bytes: int, now: Now) -> list[tuple[Topic, int, int]]:
         """Give up what is unconfirmed beyond so many bytes of a topic, of those in memory; return from where to where

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from clarion.broker.engine import Engine, Now
 from clarion.broker.engine.foreign_puts import ForeignPut, Took
+from clarion.broker.links.meter import Meter
+from clarion.model.names import is_pattern, matches
 from clarion.wire.link_bodies import Interest, InterestDone, LinkConfirm, LinkData, LinkPart
 
 _NAMES_AT_ONCE = 500
@@ -23,8 +25,10 @@ class Inbound:
         self._follow = frozenset(follow)
         self.offsets: dict[bytes, int] = {}  # of topics, from which on everything comes
         self.refused: dict[bytes, str] = {}
+        self._patterns: set[bytes] = set()  # those among them
         self.messages = self.gone = self.kept_out = 0
         self.way_back: tuple[int, ...] = (broker,)  # by which the last batches came
+        self.meter = Meter()
         self._confirmed: dict[int, int] = {}
         self._again: dict[int, int] = {}
         self._missing: dict[int, tuple[int, float]] = {}  # by topic: since when, and when that was said
@@ -53,6 +57,8 @@ class Inbound:
             for name, is_wanted in changed.items():
                 if not is_wanted:
                     self.offsets.pop(name, None)
+                    self._patterns.discard(name)
+                    self.refused.pop(name, None)
 
     def next_part(self, now: Now) -> Interest | None:
         """Return what is to be said now of what is wanted, if anything; again, where it was not answered."""
@@ -80,11 +86,23 @@ class Inbound:
             return False
         if done.number == self._said.number:
             self.offsets |= dict(done.offsets)
+            self._patterns.update(name for name, _ in done.offsets if is_pattern(name))
             self.refused = {name: text for name, text in self.refused.items() if name not in dict(done.offsets)}
             self.refused |= dict(done.refused)
             self._said = None
             self.is_confirmed = self._is_complete and not self._to_say
         return done.number == 0
+
+    def confirmed_from(self, topic: bytes) -> int | None:
+        """Return from which offset on a topic's messages come; -1 where that is not told, as of a pattern, and None
+        where the broker has not confirmed that the topic is wanted."""
+        if topic in self.offsets and topic not in self._patterns:
+            return self.offsets[topic]
+        return -1 if any(pattern == topic or matches(pattern, topic) for pattern in self._patterns) else None
+
+    def is_answered(self, topic: bytes) -> bool:
+        """Return whether the broker has said of a topic that it comes, or why it does not."""
+        return topic in self.refused or self.confirmed_from(topic) is not None
 
     def next_deadline_s(self) -> float | None:
         """Return when there is something to say again."""

@@ -9,6 +9,7 @@ again is known by its position.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -19,12 +20,14 @@ from xxhash import xxh3_64_intdigest
 
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.engine.link_reads import LinkBatch
+from clarion.broker.engine.notices import Notice
 from clarion.broker.links.inbound import Inbound
 from clarion.broker.links.neighbours import End, Port, find_settings
 from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
 from clarion.broker.links.policy import ALL_TOPICS, LinkSettings, part_for, without_bytes
 from clarion.broker.links.traces import Histories, Traces
 from clarion.model.ids import MessageId
+from clarion.model.names import LINK, to_text
 from clarion.overlay.link_graph import Announcement, LinkGraph
 from clarion.wire import bodies
 from clarion.wire.batch import HEADER_BYTES
@@ -63,7 +66,10 @@ _ANNOUNCED_AT_ONCE = 500
 _MOST_BROKERS = 10_000
 _LOOK_EVERY_S = 1.0
 _ID_BYTES = 16
+_HOLD_S = 1.0  # the answer to a subscribe, for other brokers to confirm
 _MOST_HELD = 10_000
+_TOLD_AGAIN_S = 600.0  # before the log says once more why there is no link
+_MOST_TOLD = 1000
 
 
 class Send(NamedTuple):
@@ -73,6 +79,14 @@ class Send(NamedTuple):
     kind: int
     body: msgspec.Struct
     blobs: tuple[Buffer, ...] = ()
+
+
+class Held(NamedTuple):
+    """An answer to somebody who subscribed, while brokers have not confirmed."""
+
+    reply: Reply
+    topic: bytes
+    until_s: float
 
 
 class Links:
@@ -110,8 +124,12 @@ class Links:
         self._hello_at_s = self._look_at_s = -inf
         self._reached: frozenset[int] = frozenset()
         self._out: list[Send] = []
-        self._held: list[tuple[int, LinkPacket]] = []  # confirmations, until what they confirm is saved as noted
-        self._notices: list[str] = []
+        self._confirms: list[tuple[int, LinkPacket]] = []  # until what they confirm is saved as noted
+        self._notices: list[Notice] = []
+        self._told: dict[str, float] = {}  # refusals, and when the log said them
+        self._forgotten: set[int] = set()  # and not heard of since
+        self._asked: dict[tuple[Any, int], bytes] = {}  # topics of subscribes that are not answered
+        self._held: list[Held] = []
         self.counters: Counter[str] = Counter()
 
     @property
@@ -128,10 +146,22 @@ class Links:
         out, self._out = self._out, []
         return out
 
-    def take_notices(self) -> list[str]:
+    def take_notices(self) -> list[Notice]:
         """Return what the log is to say, and forget it."""
         notices, self._notices = self._notices, []
         return notices
+
+    def _warn(self, text: str) -> None:
+        self._notices.append(Notice(logging.WARNING, text))
+
+    def _warn_once(self, text: str, now: Now) -> None:
+        """Say something that may come again and again, with whoever calls, in long intervals alone."""
+        if now.monotonic_s >= self._told.get(text, -inf) + _TOLD_AGAIN_S:
+            self._told.pop(text, None)
+            if len(self._told) >= _MOST_TOLD:
+                del self._told[next(iter(self._told))]
+            self._told[text] = now.monotonic_s
+            self._warn(text)
 
     # What comes in.
 
@@ -149,11 +179,11 @@ class Links:
         elif kind == Kind.LINK_PACKET:
             self._hear_packet(end, body, memoryview(blob or b""), now)
 
-    def rejected(self, port: Port, text: str) -> None:
+    def rejected(self, port: Port, text: str, now: Now) -> None:
         """Take in that what is at the other end knows nothing of links."""
         end = self._ends.get(port)
         if end is not None:
-            self._refuse(end, f"what listens there does not take links ({text})")
+            self._refuse(end, f"what listens there does not take links: {text}", now)
 
     def lost(self, port: Port, now: Now) -> None:
         """Take in that a connection is gone."""
@@ -174,26 +204,27 @@ class Links:
 
     def _hear_hello(self, end: End, hello: LinkHello, now: Now) -> None:
         why = self._why_not(end, hello)
+        end.heard_s = now.monotonic_s
         if why:
-            self._refuse(end, why)
+            self._refuse(end, why, now, hello)
             self._take_down(end, "", now)
             self._send_hello(end, refused=why)
             return
         if hello.refused:
-            self._refuse(end, f"{hello.name} refuses: {hello.refused}")
+            self._refuse(end, f"{hello.name} refuses: {hello.refused}", now, hello)
             self._take_down(end, "", now)
             return
         if end.hello is not None and end.hello.start != hello.start:
             self._take_down(end, "it was started again", now)
         settings = find_settings(hello, end, self._settings, self._accepts)
         assert isinstance(settings, LinkSettings)
-        end.hello, end.settings, end.heard_s, end.refused = hello, settings, now.monotonic_s, ""
+        end.hello, end.settings, end.refused = hello, settings, ""
         if hello.heard != self._start:
             self._send_hello(end)
         elif not end.is_up:
-            end.is_up, end.up_since_s = True, now.monotonic_s
+            end.is_up, end.since_s, end.why_down = True, now.monotonic_s, ""
             end.seen_refusals.clear()
-            self._notices.append(f"link up: {end.shown}")
+            self._notices.append(Notice(logging.INFO, f"link up: {end.shown}, {end.where}"))
             self._announce(now)
             self._send_hello(end)
             self._send_state(end, self._graph.announced.values())
@@ -206,33 +237,44 @@ class Links:
             return settings
         if hello.broker == self.broker:
             if hello.start == self._start:
-                return "the link leads back to this broker itself"
-            return f"both brokers have the id {self.broker:08x}: one of them runs on a copy of the other's store"
+                return "the link leads back to this broker itself: take its address out of `links`"
+            return (
+                f"both brokers have the id {self.broker:08x}: one of them runs on a copy of the other's store; stop"
+                " that one, and give it a data folder of its own"
+            )
         if hello.name == self.name:
             return f"both brokers are called {self.name}: give one of them another name (--name)"
         known = self._graph.announced.get(hello.broker)
         if known is not None and known.store != hello.store and self._is_near(hello.broker):
-            return f"there are two brokers of the id {hello.broker:08x}, on different stores"
+            return (
+                f"there are two brokers of the id {hello.broker:08x}, on different stores; stop one of them, and give"
+                " it a new data folder"
+            )
         for other in self._graph.announced.values():
             if other.name == hello.name and other.broker != hello.broker and self._is_near(other.broker):
-                return f"another broker ({other.broker:08x}) that can be reached is called {hello.name}, too"
+                return (
+                    f"another broker ({other.broker:08x}) that can be reached is called {hello.name}, too: give one of"
+                    " them another name (--name)"
+                )
         return ""
 
     def _is_near(self, broker: int) -> bool:
         return broker in self._reached or any(end.is_up and end.broker == broker for end in self._ends.values())
 
-    def _refuse(self, end: End, why: str) -> None:
+    def _refuse(self, end: End, why: str, now: Now, hello: LinkHello | None = None) -> None:
         self.counters["links_refused"] += 1
         end.refused = why
-        if why not in end.seen_refusals:
-            end.seen_refusals.add(why)
-            self._notices.append(f"no link with {end.shown}: {why}")
+        who = f"{hello.name!r:.80}, {end.where}" if hello is not None else end.shown
+        self._warn_once(f"no link with {who}: {why}", now)
 
     def _take_down(self, end: End, why: str, now: Now) -> None:
         if end.is_up:
-            end.is_up = False
+            end.is_up, end.since_s, end.why_down = False, now.monotonic_s, why
             if why:
-                self._notices.append(f"link down: {end.shown}: {why}")
+                self._warn(
+                    f"link down: {end.shown}, {end.where}: {why}. It is tried again and again; what is wanted there is"
+                    " kept here until then (`clarion links` shows it, `clarion links forget` ends that)"
+                )
             self._announce(now)
 
     def _send_hello(self, end: End, refused: str = "") -> None:
@@ -323,15 +365,15 @@ class Links:
             if end is not None:
                 self._out.append(Send(end.port, Kind.LINK_PACKET, packet, (b"",)))
 
-    def _send_held(self) -> None:
+    def _send_confirms(self) -> None:
         """Send confirmations on, by the way that the batches came, once it is saved at this broker that they did: what
         is confirmed to its origin can be traced, though any broker on the way may crash."""
         tracks = self._engine.tracks
         saved = tracks.saved_round if tracks.tracker is not None else tracks.round
-        held, self._held = self._held, []
-        for number, packet in held:
+        confirms, self._confirms = self._confirms, []
+        for number, packet in confirms:
             if number > saved:
-                self._held.append((number, packet))
+                self._confirms.append((number, packet))
                 continue
             route = packet.route or packet.to
             end = self._up().get(route[0])
@@ -344,7 +386,7 @@ class Links:
     @property
     def waits_for_histories(self) -> bool:
         """Whether something is held until what is noted is saved."""
-        return bool(self._held) and self._engine.tracks.tracker is not None
+        return bool(self._confirms) and self._engine.tracks.tracker is not None
 
     def _hear_packet(self, end: End, packet: LinkPacket, blob: memoryview, now: Now) -> None:
         source, hops = packet.source, packet.hops
@@ -357,8 +399,8 @@ class Links:
         if packet.what == CONFIRM:
             if self.broker in packet.to:
                 self._take_packet(packet, now)
-            elif packet.route and len(self._held) < _MOST_HELD:
-                self._held.append((self._engine.tracks.round, packet))
+            elif packet.route and len(self._confirms) < _MOST_HELD:
+                self._confirms.append((self._engine.tracks.round, packet))
             return
         if self._graph.parent(source, self.broker) != end.broker:  # routes change, and this is of before
             self.counters["link_off_route"] += 1
@@ -413,7 +455,7 @@ class Links:
         self.counters["link_forged"] += 1
         if what not in end.seen_refusals and len(end.seen_refusals) < 100:
             end.seen_refusals.add(what)
-            self._notices.append(f"refused from {end.shown}: {what}")
+            self._warn(f"refused from {end.shown}: {what}. If this goes on, take that broker out of `links`")
 
     # Batches: sent, carried, taken.
 
@@ -422,10 +464,12 @@ class Links:
         told = self._graph.announced[source]
         if not end.settings.accepts(source, told.name):
             self.counters["link_origins_refused"] += 1
-            what = f"messages of {told.name} ({source:08x}) may not come by this link (its `origins`)"
+            what = (
+                f"messages of {told.name} ({source:08x}) may not come by this link (add it to `origins`, or leave it)"
+            )
             if what not in end.seen_refusals:
                 end.seen_refusals.add(what)
-                self._notices.append(f"refused from {end.shown}: {what}")
+                self._warn(f"refused from {end.shown}: {what}")
             return
         if not isinstance(data, LinkData) or sum(batch[4] for batch in data.batches) != len(blob):
             self.counters["link_unreadable"] += 1
@@ -505,6 +549,10 @@ class Links:
         """Do what is due: say hello, spread what is wanted, send what is there, confirm what came."""
         if now.monotonic_s >= self._hello_at_s:
             self._hello_at_s = now.monotonic_s + _HELLO_EVERY_S
+            for inbound in self._inbound.values():
+                inbound.meter.look(inbound.messages, now.monotonic_s)
+            for outbound in self._outbound.values():
+                outbound.meter.look(outbound.messages, now.monotonic_s)
             for end in list(self._ends.values()):
                 if end.is_up and now.monotonic_s > end.heard_s + _DEAD_S:
                     self._take_down(end, f"nothing was heard for {_DEAD_S:g} s", now)
@@ -530,12 +578,12 @@ class Links:
             confirm = inbound.take_confirm()
             if confirm is not None:
                 packet = LinkPacket(self.broker, (broker,), (), CONFIRM, encode(confirm), inbound.way_back)
-                self._held.append((self._engine.tracks.round, packet))
+                self._confirms.append((self._engine.tracks.round, packet))
             if self._may_want(broker):
                 part = inbound.next_part(now)
                 if part is not None:
                     self._send_to(broker, INTEREST, part)
-        self._send_held()
+        self._send_confirms()
         self._read_all(now)
         if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
             self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
@@ -563,16 +611,17 @@ class Links:
                 self.counters["link_passed_by"] += stop - start
                 told = self._graph.announced.get(outbound.broker)
                 who = told.name if told is not None else f"{outbound.broker:08x}"
-                self._notices.append(
-                    f"{stop - start} messages of {topic.name!r} (offsets {start} to {stop - 1}) are not kept for {who},"
-                    f" which has not confirmed them, and more than {self._pass_by_bytes} bytes wait"
+                self._warn(
+                    f"{stop - start} messages of {to_text(topic.name)} (offsets {start} to {stop - 1}) are given up for"
+                    f" {who}, which has not confirmed them, as more than {self._pass_by_bytes} bytes wait: raise"
+                    " link_max_bytes, or see why the link is down or slow (`clarion links`)"
                 )
 
     def next_deadline_s(self) -> float:
         """Return when `turn` has something to do."""
         if not self._ends:
             return inf
-        times = [self._hello_at_s]
+        times = [self._hello_at_s, *(held.until_s for held in self._held)]
         if (deadline_s := self._traces.next_deadline_s()) is not None:
             times.append(deadline_s)
         for broker in self._reached:
@@ -604,7 +653,8 @@ class Links:
                 pass
         subscribed = [(broker, topic) for broker in ids for topic in self._subscribed(broker)]
         if not subscribed:
-            return f"nothing is kept for a broker called {name}"
+            return f"nothing is kept for a broker called {name}; `clarion links` lists those that are known"
+        self._forgotten |= ids
         for broker, topic in subscribed:
             body = bodies.Unsubscribe(topic, subscriber_name(broker))
             self._engine.handle(LinkPeer(broker), Request(Kind.UNSUBSCRIBE, 0, body, None), now)
@@ -630,41 +680,107 @@ class Links:
             "broker": f"{self.broker:08x}",
             "name": self.name,
             "links": [self._end_status(end, now) for end in self._ends.values()],
-            "brokers": [
-                self._broker_status(told) for told in self._graph.announced.values() if told.broker != self.broker
-            ],
+            "brokers": [self._broker_status(broker, now) for broker in self._known()],
             "counters": dict(self.counters),
         }
+
+    def _known(self) -> list[int]:
+        """Return the brokers that are, or were, reached, or that something is kept for since an earlier start."""
+        kept = {int(name.removeprefix(LINK), 16) for name in self._engine.link_reads.subscribers()}
+        heard = self._graph.announced.keys() - (self._forgotten - self._reached)
+        return sorted((heard | kept) - {self.broker}, key=lambda broker: (self._name_of(broker), broker))
+
+    def _name_of(self, broker: int) -> str:
+        told = self._graph.announced.get(broker)
+        return told.name if told is not None else ""
 
     def _end_status(self, end: End, now: Now) -> dict[str, Any]:
         state = "up" if end.is_up else "refused" if end.refused else "down"
         return {
-            "url": end.settings.url,
+            "url": end.settings.url if end.is_dialled else "",
             "name": end.hello.name if end.hello is not None else end.settings.name,
             "broker": f"{end.broker:08x}" if end.broker else "",
             "state": state,
-            "reason": end.refused,
-            "up_s": round(now.monotonic_s - end.up_since_s, 1) if end.is_up else None,
+            "reason": "" if end.is_up else end.refused or end.why_down,
+            "for_s": round(now.monotonic_s - end.since_s, 1) if end.since_s is not None else None,
         }
 
-    def _broker_status(self, told: Announcement) -> dict[str, Any]:
-        broker = told.broker
+    def _broker_status(self, broker: int, now: Now) -> dict[str, Any]:
         inbound, outbound = self._inbound.get(broker), self._outbound.get(broker)
         topics, messages = self._engine.link_reads.lag(subscriber_name(broker))
-        parent = self._graph.parent(self.broker, broker)
+        first = self._first_hop(broker) if broker in self._reached else 0
         return {
-            "name": told.name,
+            "name": self._name_of(broker),
             "broker": f"{broker:08x}",
             "reachable": broker in self._reached,
-            "via": f"{self._first_hop(broker):08x}" if parent is not None else "",
-            "confirmed": inbound.is_confirmed if inbound is not None else False,
+            "via": self._name_of(first),
+            "confirmed": inbound is not None and inbound.is_confirmed and broker in self._reached,
+            "refused": {to_text(name): why for name, why in inbound.refused.items()} if inbound is not None else {},
             "received_messages": inbound.messages if inbound is not None else 0,
+            "received_per_s": inbound.meter.per_s(inbound.messages, now.monotonic_s) if inbound is not None else 0.0,
             "gone_messages": inbound.gone if inbound is not None else 0,
             "kept_out_messages": inbound.kept_out if inbound is not None else 0,
             "sent_messages": outbound.messages if outbound is not None else 0,
+            "sent_per_s": outbound.meter.per_s(outbound.messages, now.monotonic_s) if outbound is not None else 0.0,
             "lag_topics": topics,
             "lag_messages": messages,
         }
 
     def _first_hop(self, broker: int) -> int:
         return next(iter(self._graph.split(self.broker, self.broker, [broker])), 0)
+
+    # Who subscribes here is told which brokers have confirmed it.
+
+    def asked(self, peer: Any, request_id: int, topic: bytes) -> None:
+        """Note that somebody subscribes."""
+        if self._ends and len(self._asked) < _MOST_HELD:
+            self._asked[peer, request_id] = topic
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether answers wait."""
+        return bool(self._held)
+
+    def hold(self, reply: Reply, now: Now) -> bool:
+        """Return whether an answer is to wait: whoever subscribed is told who has confirmed it, by `take_held`."""
+        topic = self._asked.pop((reply.peer, reply.request_id), None)
+        if topic is None or not isinstance(reply.body, bodies.Subscribed):
+            return False
+        self._held.append(Held(reply, topic, now.monotonic_s + _HOLD_S))
+        return True
+
+    def take_held(self, now: Now, *, all_of_them: bool = False) -> list[Reply]:
+        """Return the answers that need not wait any more, with what other brokers have confirmed."""
+        if not self._held:
+            return []
+        done, waiting = [], []
+        for held in self._held:
+            if all_of_them or now.monotonic_s >= held.until_s or self._is_answered(held.topic):
+                done.append(held.reply._replace(body=self._with_origins(held)))
+            else:
+                waiting.append(held)
+        self._held = waiting
+        return done
+
+    def _is_answered(self, topic: bytes) -> bool:
+        return all(
+            self._inbound[broker].is_answered(topic)
+            for broker in self._reached & self._inbound.keys()
+            if self._may_want(broker)
+        )
+
+    def _with_origins(self, held: Held) -> bodies.Subscribed:
+        origins, unconfirmed = [], []
+        for broker in self._known():
+            if broker in self._reached and not self._may_want(broker):
+                continue  # nothing of it may come here, by the settings
+            inbound, name = self._inbound.get(broker), self._name_of(broker) or f"{broker:08x}"
+            offset = inbound.confirmed_from(held.topic) if inbound is not None else None
+            if offset is not None:
+                origins.append((name, offset))
+            else:
+                unconfirmed.append(name)
+        unconfirmed += [end.shown for end in self._ends.values() if end.is_dialled and end.hello is None]
+        body = held.reply.body
+        assert isinstance(body, bodies.Subscribed)
+        return bodies.Subscribed(body.cursor, body.options, body.count, tuple(origins), tuple(unconfirmed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from clarion.broker.links.policy import LinkSettings
+from clarion.broker.links.policy import LinkSettings, why_no_name
 from clarion.wire.link_bodies import LINK_VERSION, OLDEST_LINK_VERSION, LinkHello
 
 Port = Hashable  # how the edge tells connections apart
@@ -21,7 +21,8 @@ class End:
     hello: LinkHello | None = None  # the last one that was not refused
     heard_s: float = 0.0
     is_up: bool = False  # both ends hear each other
-    up_since_s: float = 0.0
+    since_s: float | None = None  # since when it is up or down; None: it was never up
+    why_down: str = ""
     refused: str = ""  # why there is no link, by this broker or by the other
     seen_refusals: set[str] = field(default_factory=set)  # that were told
 
@@ -29,6 +30,11 @@ class End:
     def broker(self) -> int:
         """The neighbour's id; 0 where it is not known."""
         return self.hello.broker if self.hello is not None else 0
+
+    @property
+    def where(self) -> str:
+        """How its connection is called in messages."""
+        return f"at {self.settings.url}" if self.is_dialled else "which called here"
 
     @property
     def shown(self) -> str:
@@ -45,14 +51,22 @@ def find_settings(hello: LinkHello, end: End, known: Sequence[LinkSettings], acc
             f"it speaks link versions {hello.oldest_version} to {hello.newest_version}, this broker"
             f" {OLDEST_LINK_VERSION} to {LINK_VERSION}: run the same release of Clarion on both"
         )
+    if why := why_no_name(hello.name):
+        return why
     if end.is_dialled:
         wanted = end.settings.name
         if wanted and wanted != hello.name:
-            return f"{wanted} is expected at {end.settings.url}, and {hello.name} is there"
+            return (
+                f"{wanted} is expected at {end.settings.url}, and {hello.name} is there: change the name or the url of"
+                " that link"
+            )
         return end.settings
     for settings in known:
         if settings.name == hello.name:
             return settings
     if accepts != "any":
-        return f"{hello.name} is not among the links that this broker accepts (accept_links = {accepts!r})"
+        return (
+            f"{hello.name} is not among the links that this broker accepts (accept_links = {accepts!r}): name it in a"
+            " table [[links]] there, or set accept_links to any"
+        )
     return LinkSettings(name=hello.name)

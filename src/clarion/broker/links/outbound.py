@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.engine.link_reads import LinkBatch, LinkReader
+from clarion.broker.links.meter import Meter
 from clarion.broker.links.policy import is_among
 from clarion.model.names import LINK, is_pattern
 from clarion.wire import bodies
@@ -60,6 +61,7 @@ class Outbound:
         self._wait_s = _LEAST_WAIT_S
         self._later: list[tuple[float, int]] = []  # topics to send again, and when
         self.messages = 0
+        self.meter = Meter()
 
     # Interest.
 

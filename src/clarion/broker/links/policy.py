@@ -1,18 +1,21 @@
-"""What may cross a link, and from whom."""
+"""What may cross a link, and from whom; and what brokers may be called."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from clarion.model.address import check_connect
 from clarion.model.errors import BadSettings
-from clarion.model.names import from_text, matches
+from clarion.model.names import from_text, is_good_pattern, matches
 from clarion.wire.link_bodies import LinkData, LinkPart
 
 ALL_TOPICS = (b"#",)
 ANY_ORIGIN = "*"
+MAX_NAME_CHARACTERS = 64
+_ID_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,31 @@ class LinkSettings:
         return not {ANY_ORIGIN, name, f"{broker:08x}"}.isdisjoint(self.origins)
 
 
+def why_no_name(name: str) -> str:
+    """Return why a broker cannot be called this; "" where it can."""
+    if not 1 <= len(name) <= MAX_NAME_CHARACTERS:
+        return f"a broker's name has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}"
+    if not name.isprintable() or any(character in " ,/" for character in name):
+        return f"a broker's name has printable characters, and no space, comma or slash; {name!r} has others"
+    if name == ANY_ORIGIN:
+        return f"{ANY_ORIGIN} stands for every broker, and is no name of one"
+    if len(name) == _ID_DIGITS and set(name) <= set("0123456789abcdef"):
+        return f"{name} looks like the id of a broker; add a letter beyond f"
+    return ""
+
+
 def read_links(value: Any) -> tuple[LinkSettings, ...]:
-    """Read links as settings have them: addresses with commas, or a list of addresses and tables."""
+    """Read links as settings have them: addresses with commas, or a list of addresses, tables and LinkSettings."""
     if isinstance(value, str):
         value = [each.strip() for each in value.split(",") if each.strip()]
     if not isinstance(value, (list, tuple)):
         raise BadSettings(f"links are addresses, or tables [[links]], not {value!r}")
-    return tuple(_read_link(each) for each in value)
+    found = tuple(_checked(_read_link(each)) for each in value)
+    urls = [each.url for each in found if each.url]
+    for url in urls:
+        if urls.count(url) > 1:
+            raise BadSettings(f"links has {url} more than once; one link to a broker is enough")
+    return found
 
 
 def _read_link(value: Any) -> LinkSettings:
@@ -46,24 +67,53 @@ def _read_link(value: Any) -> LinkSettings:
         value = {"url": value}
     if not isinstance(value, dict):
         raise BadSettings(f"a link is an address or a table, not {value!r}")
-    known = {field.name for field in fields(LinkSettings)}
-    if unknown := sorted(set(value) - known):
-        raise BadSettings(f"a link has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    known = [field.name for field in fields(LinkSettings)]
+    if unknown := sorted(set(value) - set(known)):
+        close = difflib.get_close_matches(unknown[0].lower(), known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+        raise BadSettings(f"a link has no setting {unknown[0]!r}; {hint}")
     found: dict[str, Any] = {}
     for name, its in value.items():
         if name in ("url", "name"):
             if not isinstance(its, str):
                 raise BadSettings(f"the {name} of a link is a text, not {its!r}")
             found[name] = its
+        elif not isinstance(its, list) or not all(isinstance(each, str) for each in its):
+            raise BadSettings(f"{name} of a link is a list of texts, not {its!r}")
         else:
-            if not isinstance(its, list) or not all(isinstance(each, str) for each in its):
-                raise BadSettings(f"{name} of a link is a list of texts, not {its!r}")
-            found[name] = tuple(its if name == "origins" else map(from_text, its))
-    if not found.get("url") and not found.get("name"):
-        raise BadSettings("a link needs a url to call, or the name of the broker that calls")
-    if found.get("url"):
-        check_connect(found["url"])
+            found[name] = tuple(its) if name == "origins" else read_topics(its, f"{name} of a link")
     return LinkSettings(**found)
+
+
+def _checked(link: LinkSettings) -> LinkSettings:
+    if not link.url and not link.name:
+        raise BadSettings("a link needs a url to call, or the name of the broker that calls")
+    if link.url:
+        try:
+            check_connect(link.url)
+        except BadSettings as error:
+            raise BadSettings(f"links: {error}") from None
+    for name in (link.name, *link.origins):
+        is_id = name in link.origins and len(name) == _ID_DIGITS and name.isalnum()
+        if name not in ("", ANY_ORIGIN) and not is_id and (why := why_no_name(name)):
+            raise BadSettings(f"links: {why}")
+    return link
+
+
+def read_topics(texts: Iterable[str], what: str) -> tuple[bytes, ...]:
+    """Read the names of topics and patterns; one that can be none is BadSettings."""
+    found = []
+    for text in texts:
+        try:
+            name = from_text(text)
+        except ValueError as error:
+            raise BadSettings(f"{what}: {error}") from None
+        if not name:
+            raise BadSettings(f"{what}: the name of a topic has at least one byte")
+        if not is_good_pattern(name):
+            raise BadSettings(f"{what}: in {text!r} the # is not at the end, where alone it stands for others")
+        found.append(name)
+    return tuple(found)
 
 
 def is_among(topic: bytes, patterns: Iterable[bytes]) -> bool:
