@@ -26,6 +26,7 @@ class LinkHello(Body):
     heard: bytes = b""  # the start of the other end, as far as it was heard
     digest: int = 0  # of all announcements known there
     refused: str = ""
+    most_bytes: int = 0  # of a frame that is taken there; 0: not known
 
 
 class LinkState(Body):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from clarion.broker.engine import Engine, Now
 from clarion.broker.engine.foreign_puts import ForeignPut, Took
+from clarion.broker.links.policy import is_among
 from clarion.wire.link_bodies import Interest, InterestDone, LinkConfirm, LinkData, LinkPart
 
 _NAMES_AT_ONCE = 500
@@ -107,7 +108,10 @@ class Inbound:
         for place, since, is_start, gone in part.batches:
             topic, name, first_offset, count, size, ttl_ms = data.batches[place]
             raw = bytes(blob[ends[place] : ends[place] + size]) if size else None
-            put = ForeignPut(self.broker, store, topic, name, since, first_offset, count, ttl_ms, is_start, raw)
+            put = ForeignPut(
+                self.broker, store, topic, name, since, first_offset, count, ttl_ms, is_start, raw,
+                is_followed=bool(self._follow) and is_among(name, self._follow),
+            )  # fmt: skip
             took = self._engine.foreign_puts.take(put, now)
             if took is Took.AGAIN:
                 self._miss(topic, since, now)

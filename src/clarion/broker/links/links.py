@@ -20,9 +20,18 @@ from xxhash import xxh3_64_intdigest
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.engine.link_reads import LinkBatch
 from clarion.broker.links.inbound import Inbound
-from clarion.broker.links.neighbours import End, Port, find_settings
+from clarion.broker.links.neighbours import End, Port, find_settings, is_sound
 from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
-from clarion.broker.links.policy import ALL_TOPICS, LinkSettings, part_for, without_bytes
+from clarion.broker.links.policy import (
+    ALL_TOPICS,
+    LinkSettings,
+    are_sound,
+    count_without,
+    is_among,
+    part_for,
+    without_bytes,
+)
+from clarion.model.names import LINK, to_text
 from clarion.overlay.link_graph import Announcement, LinkGraph
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind, Request
@@ -51,9 +60,12 @@ __all__ = ["LinkPeer", "Links", "Send"]
 _HELLO_EVERY_S = 1.0
 _DEAD_S = 5.0  # without a hello
 _PACKET_BYTES = 2**20
-_ANNOUNCED_AT_ONCE = 500
-_MOST_BROKERS = 10_000
+_ROW_BYTES = 64  # of what is said of one batch, or of it for one broker, beside its name: more than it is
+_STATE_BYTES = 2**19  # of announcements that are sent together
+_MOST_BROKERS = 1000
+_MOST_TOLD = 100  # different refusals that the log has of one connection
 _LOOK_EVERY_S = 1.0
+_START_BYTES = 8  # of a broker's start, at the beginning of its epochs
 
 
 class Send(NamedTuple):
@@ -78,6 +90,7 @@ class Links:
         accepts: str = "any",
         follow: Iterable[bytes] = (),
         pass_by_bytes: int = 0,
+        most_bytes: int = 0,
     ) -> None:
         self._engine = engine
         self.broker = engine.identity.broker
@@ -87,9 +100,12 @@ class Links:
         self._accepts = accepts
         self._follow = tuple(follow)
         self._pass_by_bytes = pass_by_bytes
+        self._most_bytes = most_bytes  # of a frame that is taken here; 0: any
         self._ends: dict[Port, End] = {}
         self._graph = LinkGraph()
         self._number = 0  # of the last announcement
+        self._is_outdone = False  # by an announcement of this broker that is not of this start
+        self._outdone_by: set[bytes] = set()  # of which starts there were such
         self._inbound: dict[int, Inbound] = {}
         self._outbound: dict[int, Outbound] = {}
         self._sessions = 0  # the number of the last one
@@ -103,8 +119,8 @@ class Links:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is, or was, any link."""
-        return bool(self._ends)
+        """Whether there is anything to do: there is a link, or was, or something may be kept for one that was."""
+        return bool(self._ends or self._pass_by_bytes)
 
     def dial(self, port: Port, settings: LinkSettings) -> None:
         """Have a link to where a broker should be listening."""
@@ -161,20 +177,22 @@ class Links:
 
     def _hear_hello(self, end: End, hello: LinkHello, now: Now) -> None:
         why = self._why_not(end, hello)
+        end.heard_s = now.monotonic_s
         if why:
             self._refuse(end, why)
             self._take_down(end, "", now)
-            self._send_hello(end, refused=why)
+            if not hello.refused:  # else the two would refuse each other without end
+                self._send_hello(end, refused=why)
             return
         if hello.refused:
-            self._refuse(end, f"{hello.name} refuses: {hello.refused}")
+            self._refuse(end, f"{hello.name} refuses: {hello.refused[:1000]}")
             self._take_down(end, "", now)
             return
         if end.hello is not None and end.hello.start != hello.start:
             self._take_down(end, "it was started again", now)
         settings = find_settings(hello, end, self._settings, self._accepts)
         assert isinstance(settings, LinkSettings)
-        end.hello, end.settings, end.heard_s, end.refused = hello, settings, now.monotonic_s, ""
+        end.hello, end.settings, end.refused = hello, settings, ""
         if hello.heard != self._start:
             self._send_hello(end)
         elif not end.is_up:
@@ -183,9 +201,9 @@ class Links:
             self._notices.append(f"link up: {end.shown}")
             self._announce(now)
             self._send_hello(end)
-            self._send_state(end, self._graph.announced.values())
+            self._send_state(end, self._known_to(end))
         elif hello.digest != self._digest():
-            self._send_state(end, self._graph.announced.values())
+            self._send_state(end, self._known_to(end))
 
     def _why_not(self, end: End, hello: LinkHello) -> str:
         settings = find_settings(hello, end, self._settings, self._accepts)
@@ -211,13 +229,19 @@ class Links:
     def _refuse(self, end: End, why: str) -> None:
         self.counters["links_refused"] += 1
         end.refused = why
-        if why not in end.seen_refusals:
-            end.seen_refusals.add(why)
-            self._notices.append(f"no link with {end.shown}: {why}")
+        self._tell_once(end, why, f"no link with {end.shown}: {why}")
+
+    def _tell_once(self, end: End, what: str, text: str) -> None:
+        """Have the log say something of a connection, unless it said so before, or far too much already."""
+        if what not in end.seen_refusals and len(end.seen_refusals) < _MOST_TOLD:
+            end.seen_refusals.add(what)
+            self._notices.append(text)
 
     def _take_down(self, end: End, why: str, now: Now) -> None:
         if end.is_up:
             end.is_up = False
+            if end.broker in self._up():
+                return  # by another connection
             if why:
                 self._notices.append(f"link down: {end.shown}: {why}")
             self._announce(now)
@@ -227,7 +251,7 @@ class Links:
         heard = end.hello.start if end.hello is not None and not refused else b""
         hello = LinkHello(
             OLDEST_LINK_VERSION, LINK_VERSION, self.broker, identity.store_uuid, self.name, self._start, heard,
-            self._digest(), refused,
+            self._digest(), refused, self._most_bytes,
         )  # fmt: skip
         self._out.append(Send(end.port, Kind.LINK_HELLO, hello))
 
@@ -252,21 +276,62 @@ class Links:
         for each in state.announcements:
             told = Announcement(*each)
             known = self._graph.announced.get(told.broker)
-            if told.broker == self.broker:
-                if told.store != self._engine.identity.store_uuid:
-                    self.counters["link_id_conflicts"] += 1
-                elif told.number > self._number:  # of a time when the clock was ahead
-                    self._number = told.number
-                    self._announce(now)
+            if not is_sound(told):
+                self._forged(end, "an announcement that no broker makes")
+            elif told.broker == self.broker:
+                self._hear_of_itself(end, told)
             elif known is not None and known.store != told.store and told.broker in self._reached:
-                self.counters["link_id_conflicts"] += 1
-            elif known is None and len(self._graph.announced) >= _MOST_BROKERS:
+                self._conflict(end, f"there are two brokers of the id {told.broker:08x}, on different stores")
+            elif known is None and not self._has_room():
                 self.counters["link_too_many_brokers"] += 1
+                self._tell_once(end, "brokers", f"more than {_MOST_BROKERS} brokers are linked: others are not heard")
             elif self._graph.hear(told):
                 news.append(told)
         if news:
             self._flood(news, end)
             self._graph_changed(now)
+            for told in news:
+                self._look_at_name(end, told)
+
+    def _hear_of_itself(self, end: End, told: Announcement) -> None:
+        """Take in what is told of this broker: by itself, before it was started again, or by another that is not it."""
+        if told.store != self._engine.identity.store_uuid:
+            self._conflict(end, f"another broker has the id of this one, {self.broker:08x}, on another store")
+        elif told.number > self._number:  # of a time when the clock was ahead
+            self._number = told.number
+            self._is_outdone = True
+            if told.start in self._outdone_by:  # what is over does not answer
+                self._conflict(end, "another broker runs on a copy of this one's store, and has its id: stop it")
+            elif len(self._outdone_by) < _MOST_TOLD:
+                self._outdone_by.add(told.start)
+
+    def _look_at_name(self, end: End, told: Announcement) -> None:
+        """Tell of brokers that are called alike: they are told apart by their ids, but not by who reads their names."""
+        if told.broker not in self._reached:
+            return
+        for other in (self.broker, *self._reached):
+            name = self._graph.announced[other].name
+            if name == told.name and other != told.broker:
+                self._conflict(end, f"two brokers, {other:08x} and {told.broker:08x}, are called {name}: rename one")
+
+    def _conflict(self, end: End, what: str) -> None:
+        self.counters["link_id_conflicts"] += 1
+        self._tell_once(end, what, f"heard from {end.shown}: {what}")
+
+    def _has_room(self) -> bool:
+        """Return whether one more broker may be known; those that cannot be reached make room for it."""
+        announced = self._graph.announced
+        if len(announced) < _MOST_BROKERS:
+            return True
+        away = [told for told in announced.values() if told.broker not in self._reached and told.broker != self.broker]
+        if away:
+            self._graph.forget(min(away, key=lambda told: told.number).broker)
+        return bool(away)
+
+    def _known_to(self, end: End) -> list[Announcement]:
+        """Return what a neighbour is told: of itself, in case it has forgotten, and of all that can be reached here."""
+        announced = self._graph.announced
+        return [announced[broker] for broker in {self.broker, end.broker, *self._reached} if broker in announced]
 
     def _flood(self, news: list[Announcement], but: End | None) -> None:
         for end in self._up().values():
@@ -274,13 +339,23 @@ class Links:
                 self._send_state(end, news)
 
     def _send_state(self, end: End, announced: Iterable[Announcement]) -> None:
-        all_of_it = [tuple(each) for each in announced]
-        for at in range(0, len(all_of_it), _ANNOUNCED_AT_ONCE):
-            some: Any = tuple(all_of_it[at : at + _ANNOUNCED_AT_ONCE])
-            self._out.append(Send(end.port, Kind.LINK_STATE, LinkState(some)))
+        some: list[Announcement] = []
+        size = 0
+        for told in announced:
+            its_size = _ROW_BYTES + len(told.name.encode()) + 9 * len(told.linked) + len(told.store) + len(told.start)
+            if some and size + its_size > _STATE_BYTES:
+                self._out.append(Send(end.port, Kind.LINK_STATE, LinkState(tuple(some))))
+                some, size = [], 0
+            some.append(told)
+            size += its_size
+        if some:
+            self._out.append(Send(end.port, Kind.LINK_STATE, LinkState(tuple(some))))
 
     def _digest(self) -> int:
-        numbers = sorted((each.broker, each.number) for each in self._graph.announced.values())
+        announced = self._graph.announced
+        numbers = sorted(
+            (broker, announced[broker].number) for broker in {self.broker, *self._reached} & announced.keys()
+        )
         return xxh3_64_intdigest(encode(numbers))
 
     def _graph_changed(self, now: Now) -> None:
@@ -299,7 +374,7 @@ class Links:
 
     def _next_epoch(self) -> bytes:
         self._epochs += 1
-        return self._start[:8] + self._epochs.to_bytes(8, "big")
+        return self._start[:_START_BYTES] + self._epochs.to_bytes(8, "big")
 
     # Packets.
 
@@ -349,6 +424,8 @@ class Links:
         contents, source = decode_contents(packet), packet.source
         if contents is None:
             self.counters["link_unreadable"] += 1
+        elif isinstance(contents, Interest) and contents.epoch[:_START_BYTES] != self._start_of(source):
+            self.counters["link_outdated"] += 1  # it is of before it was started again, or its start is not known yet
         elif isinstance(contents, Interest):
             outbound = self._outbound.get(source)
             if outbound is None:
@@ -363,11 +440,12 @@ class Links:
         elif isinstance(contents, LinkConfirm) and source in self._outbound:
             self._outbound[source].take_confirm(contents, now)
 
+    def _start_of(self, broker: int) -> bytes:
+        return self._graph.announced[broker].start[:_START_BYTES]
+
     def _forged(self, end: End, what: str) -> None:
         self.counters["link_forged"] += 1
-        if what not in end.seen_refusals and len(end.seen_refusals) < 100:
-            end.seen_refusals.add(what)
-            self._notices.append(f"refused from {end.shown}: {what}")
+        self._tell_once(end, what, f"refused from {end.shown}: {what}")
 
     # Batches: sent, carried, taken.
 
@@ -377,15 +455,16 @@ class Links:
         if not end.settings.accepts(source, told.name):
             self.counters["link_origins_refused"] += 1
             what = f"messages of {told.name} ({source:08x}) may not come by this link (its `origins`)"
-            if what not in end.seen_refusals:
-                end.seen_refusals.add(what)
-                self._notices.append(f"refused from {end.shown}: {what}")
+            self._tell_once(end, what, f"refused from {end.shown}: {what}")
             return
-        if not isinstance(data, LinkData) or sum(batch[4] for batch in data.batches) != len(blob):
+        if not isinstance(data, LinkData):
             self.counters["link_unreadable"] += 1
             return
+        if not are_sound(data, len(blob)):
+            self._forged(end, f"batches of {told.name} ({source:08x}) that are not what is said of them")
+            return
         if end.settings.topics_in != ALL_TOPICS:
-            data, raw = without_bytes(data, blob, end.settings.topics_in, self.broker)
+            data, raw = self._keep_out(data, blob, end.settings.topics_in)
             blob = memoryview(raw)
         for part in data.parts:
             if part.to == self.broker and source in self._inbound:
@@ -401,10 +480,27 @@ class Links:
                 continue
             some, raw = part_for(data, blob, to)
             if end.settings.topics_out != ALL_TOPICS:
-                some, raw = without_bytes(some, memoryview(raw), end.settings.topics_out, self.broker)
+                some, raw = self._keep_out(some, memoryview(raw), end.settings.topics_out)
+            if end.hello is not None and 0 < end.hello.most_bytes < len(raw):
+                some, raw = self._leave_out(end, some, memoryview(raw), end.hello.most_bytes)
             packet = LinkPacket(source, tuple(to), (*hops, self.broker), DATA, encode(some))
             self._out.append(Send(end.port, Kind.LINK_PACKET, packet, (raw,)))
             self.counters["link_packets_carried" if hops else "link_packets_sent"] += 1
+
+    def _keep_out(self, data: LinkData, blob: memoryview, patterns: tuple[bytes, ...]) -> tuple[LinkData, bytes]:
+        left = without_bytes(data, blob, lambda name, _size: not is_among(name, patterns), self.broker)
+        self.counters["link_kept_out"] += count_without(left[0]) - count_without(data)
+        return left
+
+    def _leave_out(self, end: End, data: LinkData, blob: memoryview, most: int) -> tuple[LinkData, bytes]:
+        """Leave out batches that a neighbour's socket would not take, or the connection broke at each try."""
+        left = without_bytes(data, blob, lambda _name, size: size > most, self.broker)
+        self.counters["link_left_out"] += count_without(left[0]) - count_without(data)
+        self._tell_once(
+            end, "large", f"batches of more than {most} bytes do not cross the link with {end.shown}, and are left out:"
+            " have max_batch_bytes alike on linked brokers",
+        )  # fmt: skip
+        return left
 
     def _send_batches(self, found: list[tuple[Outbound, list[LinkBatch]]], now: Now) -> None:
         """Send batches; those for several brokers travel together."""
@@ -417,17 +513,19 @@ class Links:
             for each in some:
                 batch = each.batch
                 key = (each.topic, batch.first_offset)
+                size += _ROW_BYTES
                 if key not in places:
-                    if size and size + len(batch.data) > _PACKET_BYTES:
+                    its_size = len(batch.data) + len(each.name)
+                    if batches and size + its_size > _PACKET_BYTES:
                         self._send_packet(batches, blobs, parts)
                         places, batches, blobs, parts, size = {}, [], [], {}, 0
+                    size += its_size + _ROW_BYTES
                     places[key] = len(batches)
                     ttl_ms = max(1, (batch.expires_at_us - now.unix_us) // 1000) if batch.expires_at_us else 0
                     batches.append((
                         each.topic, each.name, batch.first_offset, batch.count, len(batch.data), ttl_ms,
                     ))  # fmt: skip
                     blobs.append(batch.data)
-                    size += len(batch.data)
                 own = parts.setdefault(outbound.broker, (outbound.session, []))[1]
                 own.append((places[key], each.since, each.is_start, each.gone))
         if batches:
@@ -457,6 +555,12 @@ class Links:
                     del self._ends[end.port]  # it calls again, if it is there
                 else:
                     self._send_hello(end)
+            if self._is_outdone:  # not at once: a copy of this broker would be answered by it without end
+                self._is_outdone = False
+                self._announce(now)
+        if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
+            self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
+            self._pass_by(now)
         if not self._ends:
             return
         interest = self._engine.interest
@@ -478,10 +582,13 @@ class Links:
                 part = inbound.next_part(now)
                 if part is not None:
                     self._send_to(broker, INTEREST, part)
+        for name, topic in self._engine.link_reads.take_lost():
+            for outbound in self._outbound.values():
+                if outbound.name == name:
+                    outbound.lose(topic)
+        for outbound in self._outbound.values():
+            outbound.subscribe_again(now)
         self._read_all(now)
-        if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
-            self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
-            self._pass_by(now)
 
     def _may_want(self, broker: int) -> bool:
         """Return whether messages of a broker may come by the link that they would come by."""
@@ -500,26 +607,27 @@ class Links:
             self._send_batches(found, now)
 
     def _pass_by(self, now: Now) -> None:
-        for outbound in self._outbound.values():
-            for topic, start, stop in self._engine.link_reads.pass_by(outbound.name, self._pass_by_bytes, now):
-                self.counters["link_passed_by"] += stop - start
-                told = self._graph.announced.get(outbound.broker)
-                who = told.name if told is not None else f"{outbound.broker:08x}"
-                self._notices.append(
-                    f"{stop - start} messages of {topic.name!r} (offsets {start} to {stop - 1}) are not kept for {who},"
-                    f" which has not confirmed them, and more than {self._pass_by_bytes} bytes wait"
-                )
+        names = {subscriber_name(told.broker): told.name for told in self._graph.announced.values()}
+        for topic, name, start, stop in self._engine.link_reads.pass_by(self._pass_by_bytes, now):
+            self.counters["link_passed_by"] += stop - start
+            who = names.get(name, to_text(name.removeprefix(LINK)))
+            self._notices.append(
+                f"{stop - start} messages of {to_text(topic.name)} (offsets {start} to {stop - 1}) are not kept for"
+                f" {who}, which has not confirmed them, and more than {self._pass_by_bytes} bytes wait"
+            )
 
     def next_deadline_s(self) -> float:
         """Return when `turn` has something to do."""
         if not self._ends:
-            return inf
+            return self._look_at_s if self._pass_by_bytes else inf
         times = [self._hello_at_s]
         for broker in self._reached:
-            for side in (self._inbound.get(broker), self._outbound.get(broker)):
-                deadline_s = side.next_deadline_s() if side is not None else None
-                if deadline_s is not None:
-                    times.append(deadline_s)
+            inbound, outbound = self._inbound.get(broker), self._outbound.get(broker)
+            deadlines_s = (
+                inbound.next_deadline_s() if inbound is not None and self._may_want(broker) else None,
+                outbound.next_deadline_s() if outbound is not None else None,
+            )
+            times += [deadline_s for deadline_s in deadlines_s if deadline_s is not None]
         return min(times)
 
     @property
@@ -545,6 +653,9 @@ class Links:
         subscribed = [(broker, topic) for broker in ids for topic in self._subscribed(broker)]
         if not subscribed:
             return f"nothing is kept for a broker called {name}"
+        for broker in ids:
+            self._outbound.pop(broker, None)
+            self._engine.link_reads.keep(subscriber_name(broker), set())
         for broker, topic in subscribed:
             body = bodies.Unsubscribe(topic, subscriber_name(broker))
             self._engine.handle(LinkPeer(broker), Request(Kind.UNSUBSCRIBE, 0, body, None), now)
