@@ -323,9 +323,9 @@ class Links:
         announced = self._graph.announced
         if len(announced) < _MOST_BROKERS:
             return True
-        away = [told for told in announced.values() if told.broker not in self._reached and told.broker != self.broker]
-        if away:
-            self._graph.forget(min(away, key=lambda told: told.number).broker)
+        away = announced.keys() - self._reached - {self.broker}
+        for broker in away:
+            self._graph.forget(broker)
         return bool(away)
 
     def _known_to(self, end: End) -> list[Announcement]:
@@ -582,12 +582,9 @@ class Links:
                 part = inbound.next_part(now)
                 if part is not None:
                     self._send_to(broker, INTEREST, part)
-        for name, topic in self._engine.link_reads.take_lost():
-            for outbound in self._outbound.values():
-                if outbound.name == name:
-                    outbound.lose(topic)
+        lost = self._engine.link_reads.take_lost()
         for outbound in self._outbound.values():
-            outbound.subscribe_again(now)
+            outbound.subscribe_again([name for who, name in lost if who == outbound.name], now)
         self._read_all(now)
 
     def _may_want(self, broker: int) -> bool:

@@ -122,12 +122,9 @@ class Outbound:
         self._ask(Kind.UNSUBSCRIBE, [bodies.Unsubscribe(name, self.name) for name in ended], now)
         return None if self._asked else self._end_part(self._part)
 
-    def lose(self, topic: bytes) -> None:
-        """Take in that a topic was deleted: it is wanted all the same, from its new beginning on."""
-        self._lost[topic] = 0.0
-
-    def subscribe_again(self, now: Now) -> None:
-        """Subscribe to topics that were deleted."""
+    def subscribe_again(self, lost: list[bytes], now: Now) -> None:
+        """Subscribe again to topics that were deleted: they are wanted all the same, from their new beginning on."""
+        self._lost |= dict.fromkeys(lost, now.monotonic_s)
         due = [name for name, due_s in self._lost.items() if due_s <= now.monotonic_s]
         for name in due:
             del self._lost[name]
