@@ -118,9 +118,9 @@ def data_of(source: int = OTHER, *, header: int | None = None, **changes: Any) -
     return LinkData((batch,), (LinkPart(values["to"], values["session"], (part,)),)), raw  # type: ignore[arg-type]
 
 
-def packet_of(contents: bodies.Body, what: int = DATA, **changes: Any) -> LinkPacket:
+def packet_of(body: bodies.Body, what: int = DATA, **changes: Any) -> LinkPacket:
     """Return a packet of broker 2 to broker 1, but for changes."""
     values: dict[str, Any] = {
-        "source": OTHER, "to": (OWN,), "hops": (OTHER,), "what": what, "contents": encode(contents), **changes,
+        "source": OTHER, "to": (OWN,), "hops": (OTHER,), "what": what, "contents": encode(body), **changes,
     }  # fmt: skip
     return LinkPacket(**values)
