@@ -111,7 +111,7 @@ class SimBroker:
 
     def start(self) -> None:
         self.starts += 1
-        nonce = f"{self.broker}-{self.starts}".encode().ljust(16, b".")
+        nonce = self.world.dice.randbytes(16)
         self.engine = Engine(self.store, self.limits, start=nonce)
         arguments = {"settings": (), **self.links_arguments}
         name = arguments.pop("name", f"b{self.broker}")

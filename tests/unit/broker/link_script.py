@@ -8,6 +8,7 @@ from tests.property.linked_brokers import START_US
 
 from clarion.broker.engine import Engine, Limits, Now
 from clarion.broker.links import LinkPeer, Links, LinkSettings
+from clarion.broker.links.inbound import first_session
 from clarion.store.memory import MemoryStore
 from clarion.store.port import Identity
 from clarion.wire import bodies
@@ -110,12 +111,13 @@ def data_of(source: int = OTHER, *, header: int | None = None, **changes: Any) -
     """Return a batch as broker 2 would send it to broker 1, but for changes."""
     raw = bytes(encode_batch([b"x", b"y"], broker=header or source, publisher=1, stamp=1, number=1))
     values: dict[str, Any] = {
-        "topic": 7, "name": b"t", "first_offset": 0, "count": 2, "size": len(raw), "ttl_ms": 0, "to": OWN, "session": 5,
+        "topic": 7, "name": b"t", "first_offset": 0, "count": 2, "size": len(raw), "ttl_ms": 0, "to": OWN,
+        "session": first_session(start_of(source)) + 5,
         "place": 0, "since": 0, "is_start": True, "gone": 0, **changes,
     }  # fmt: skip
     batch = tuple(values[name] for name in ("topic", "name", "first_offset", "count", "size", "ttl_ms"))
     part = tuple(values[name] for name in ("place", "since", "is_start", "gone"))
-    return LinkData((batch,), (LinkPart(values["to"], values["session"], (part,)),)), raw  # type: ignore[arg-type]
+    return LinkData((batch,), (LinkPart(values["to"], values["session"], (part,)),)), raw
 
 
 def packet_of(body: bodies.Body, what: int = DATA, **changes: Any) -> LinkPacket:

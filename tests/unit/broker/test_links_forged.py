@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.broker.link_script import OTHER, OWN, THIRD, Script, data_of, packet_of, start_of
 
 from clarion.broker.links import LinkSettings
+from clarion.broker.links.inbound import first_session
 from clarion.wire.batch import encode_batch
 from clarion.wire.frames import BadFrames, Kind, pack_frames, parse_request
 from clarion.wire.link_bodies import (
@@ -93,7 +94,8 @@ def test_a_batch_that_is_not_what_is_said_of_it_is_counted(changes: dict[str, An
     script.hear("port", Kind.LINK_PACKET, packet_of(data), raw)
     counted = script.links.counters["link_forged"] + script.engine.stats().get("link_forged", 0)
     assert counted == 1, "a forged batch is counted"
-    assert script.store.topic_count() == 1 and script.stored() == 0
+    assert script.store.topic_count() == 1
+    assert script.stored() == 0
     good, raw = data_of()
     script.hear("port", Kind.LINK_PACKET, packet_of(good), raw)
     assert script.stored() == 2, "what is true comes in all the same"
@@ -104,7 +106,8 @@ def test_bytes_that_are_no_batch_are_counted() -> None:
         script = _linked()
         data, _ = data_of(size=len(raw))
         script.hear("port", Kind.LINK_PACKET, packet_of(data), raw)
-        assert script.engine.stats()["link_forged"] == 1 and script.stored() == 0
+        assert script.engine.stats()["link_forged"] == 1
+        assert script.stored() == 0
 
 
 def test_a_batch_that_nobody_here_subscribes_to_is_not_stored_whatever_topics_keep() -> None:
@@ -138,7 +141,8 @@ def test_what_a_neighbour_says_before_it_is_one_is_not_heard() -> None:
     script.announce((OTHER, (OWN,)))
     script.hello(heard=b"")
     script.hear("port", Kind.LINK_PACKET, packet_of(data), raw)
-    assert script.links.counters["link_unasked"] == 3 and script.stored() == 0
+    assert script.links.counters["link_unasked"] == 3
+    assert script.stored() == 0
 
 
 def test_outdated_interest_ends_nothing() -> None:
@@ -185,6 +189,7 @@ def _tuples(*each: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]
     return st.lists(st.tuples(*each), max_size=4).map(tuple)
 
 
+_sessions = st.one_of(_numbers, st.integers(0, 9).map(lambda each: first_session(start_of(OTHER)) + each))
 _mostly_right = st.one_of(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2), _numbers)
 _sizes = st.sampled_from([len(_raw)] * 9 + [0, -1, 2**63])
 _counts = st.one_of(st.just(2), st.just(2), st.just(2), _numbers)
@@ -198,7 +203,7 @@ _contents = st.one_of(
     .map(lambda body: (CONFIRM, body)),
     st.builds(
         LinkData, _tuples(_mostly_right, _likely_names, _mostly_right, _counts, _sizes, _mostly_right),
-        st.lists(st.builds(LinkPart, st.sampled_from([OWN, OWN, OTHER, THIRD, 9]), _numbers,
+        st.lists(st.builds(LinkPart, st.sampled_from([OWN, OWN, OTHER, THIRD, 9]), _sessions,
                            _tuples(_mostly_right, _mostly_right, st.booleans(), _mostly_right),
                            _tuples(_numbers, _numbers)), max_size=3).map(tuple),
     ).map(lambda body: (DATA, body)),

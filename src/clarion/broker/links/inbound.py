@@ -12,7 +12,13 @@ from clarion.wire.link_bodies import Interest, InterestDone, LinkConfirm, LinkDa
 _NAMES_AT_ONCE = 500
 _ASK_AGAIN_S = 1.0
 _NOT_NOW_MS = 500
+_SESSIONS = 1 << 40  # of one start of a broker
 _MISSING_AGAIN_S = 0.5  # before the same missing batches are asked for once more
+
+
+def first_session(start: bytes) -> int:
+    """Return the number below the sessions of a start of a broker: they grow, and no clock tells them from others."""
+    return int.from_bytes(start[:3], "big") * _SESSIONS
 
 
 class Inbound:
@@ -96,8 +102,9 @@ class Inbound:
 
     def take(self, data: LinkData, part: LinkPart, blob: memoryview, store: bytes, now: Now) -> None:
         """Take batches, each once."""
-        if part.session < self.session:
-            return  # it was sent again since
+        first = first_session(self.start)
+        if not first <= part.session < first + _SESSIONS or part.session < self.session:
+            return  # it was sent again since, or by a broker that was started again since
         if part.session > self.session:
             self.session = part.session
             self._missing.clear()

@@ -19,7 +19,7 @@ from xxhash import xxh3_64_intdigest
 
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.engine.link_reads import LinkBatch
-from clarion.broker.links.inbound import Inbound
+from clarion.broker.links.inbound import Inbound, first_session
 from clarion.broker.links.neighbours import End, Port, find_settings, is_sound
 from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
 from clarion.broker.links.policy import (
@@ -108,7 +108,7 @@ class Links:
         self._outdone_by: set[bytes] = set()  # of which starts there were such
         self._inbound: dict[int, Inbound] = {}
         self._outbound: dict[int, Outbound] = {}
-        self._sessions = 0  # the number of the last one
+        self._sessions = 0  # so many were begun
         self._epochs = 0
         self._more = False
         self._hello_at_s = self._look_at_s = -inf
@@ -596,8 +596,9 @@ class Links:
         found = []
         for broker in sorted(self._reached & self._outbound.keys()):
             outbound = self._outbound[broker]
-            some = outbound.read(max(self._sessions + 1, now.unix_us), now)
-            self._sessions = max(self._sessions, outbound.session)
+            some = outbound.read(first_session(self._start) + self._sessions + 1, now)
+            if outbound.session == first_session(self._start) + self._sessions + 1:
+                self._sessions += 1
             if some:
                 found.append((outbound, some))
         if found:
