@@ -1,5 +1,5 @@
-"""Linked brokers in random graphs: links break, one way or both, brokers crash, disks are full, clocks jump, packets come
-again, topics are deleted, subscribers come and go; each message comes once, in order."""
+"""Linked brokers in random graphs: links break, one way or both, brokers crash, disks are full, clocks jump, packets
+come again, topics are deleted, subscribers come and go; each message comes once, in order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reader:
     def note_confirmed(self) -> None:
         """Note, of origins that confirmed all, that from now on everything comes."""
         here = self.world.brokers[self.broker]
-        if not here.is_running or here.engine.interest.news:
+        if not here.is_running or not here.engine.interest.is_settled:
             return
         wanted = here.engine.interest.wanted
         if self.wanted not in wanted and not any(pattern in wanted for pattern in _PATTERNS if pattern != self.wanted):

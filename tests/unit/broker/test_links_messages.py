@@ -331,6 +331,24 @@ def test_a_topic_deleted_and_made_anew_at_the_reader_goes_on() -> None:
         _put(world, 1, b"t")
 
 
+@pytest.mark.parametrize("wanted", [b"t", b"t/#"])
+def test_an_origin_has_not_confirmed_what_it_was_not_told_of(wanted: bytes) -> None:
+    world = _world((1, 2))
+    reader = world.brokers[2]
+    assert reader.about(1)["confirmed"]
+    asked = reader.ask(Kind.SUBSCRIBE, bodies.Subscribe(wanted, b"s"))
+    while asked not in reader.replies:  # the engine alone, as between two turns of the links
+        reader.engine.tick(reader.now)
+        group = reader.engine.take_group()
+        if group is not None:
+            reader.store.commit(group.changes)
+            reader.engine.committed(group, reader.now)
+        reader._hear(reader.now)
+    assert not reader.about(1)["confirmed"]
+    world.settle(2)
+    assert reader.about(1)["confirmed"]
+
+
 def test_unsubscribing_and_subscribing_again_quickly_misses_nothing_after_it_is_confirmed() -> None:
     world = _world((1, 2))
     reader = world.brokers[2]

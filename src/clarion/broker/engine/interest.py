@@ -50,6 +50,11 @@ class Interest:
             self._scanned = page[-1].topic.name if len(page) == _TOPICS_SCANNED else None
         return self._scanned is not None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that is wanted, as far as it is on disk, was noted and taken by who wants to know."""
+        return not self.news and self._scanned is None and self._state.patterns.changed == self._patterns_seen
+
     def _patterns_are_open(self) -> bool:
         """Return whether what the table says of patterns may still be lost with a commit that fails."""
         return any(group.changes.patterns or group.changes.gone_patterns for group in self._state.groups())

@@ -697,7 +697,7 @@ class Links:
             "broker": f"{broker:08x}",
             "reachable": broker in self._reached,
             "via": f"{self._first_hop(broker):08x}" if parent is not None else "",
-            "confirmed": inbound.is_confirmed if inbound is not None else False,
+            "confirmed": inbound is not None and inbound.is_confirmed and self._engine.interest.is_settled,
             "received_messages": inbound.messages if inbound is not None else 0,
             "gone_messages": inbound.gone if inbound is not None else 0,
             "kept_out_messages": inbound.kept_out if inbound is not None else 0,
