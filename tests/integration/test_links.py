@@ -36,10 +36,12 @@ def _state(broker: BrokerProcess) -> tuple[str, str]:
 
 def _take(reader: Subscriber, topic: str, count: int) -> list[bytes]:
     got: list[bytes] = []
-    eventually(
-        lambda: got.extend(each.payload for each in reader.get(topic, wait_s=0.5)) or len(got) >= count,
-        f"{count} messages come",
-    )
+
+    def has_all() -> bool:
+        got.extend(each.payload for each in reader.get(topic, max_messages=1000, wait_s=0.5))
+        return len(got) >= count
+
+    eventually(has_all, f"{count} messages come")
     return got
 
 

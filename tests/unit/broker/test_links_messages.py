@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 from tests.property.linked_brokers import SimBroker, World
 
+from clarion.broker.engine.state import ForeignDone
 from clarion.broker.links import LinkSettings
 from clarion.model.errors import StoreUnavailable
 from clarion.store.port import StoredBatch
@@ -275,6 +277,21 @@ def test_more_than_may_wait_for_a_broker_is_given_up_and_told(wire: tuple[int, i
     assert world.brokers[2].about(1)["gone_messages"] == given_up, "the reader is told, too"
 
 
+def test_a_broker_whose_links_are_all_gone_has_nothing_to_do_but_to_look_at_what_waits() -> None:
+    world = _world((2, 1), b1={"pass_by_bytes": 5000})
+    world.brokers[1].subscribe(b"t", b"s")
+    world.settle()
+    _put(world, 2, b"t")
+    world.wires[2, 1] = False
+    world.run(12)
+    left = world.brokers[1].links
+    assert left.status(world.now)["links"] == []
+    left._engine._state.foreign_done.append(ForeignDone(2, 7, 9))  # it was on its way to the disk
+    assert left.is_on
+    assert not left.has_more, "the loop would spin"
+    assert left.next_deadline_s() > world.now_s
+
+
 def test_nothing_is_kept_for_a_broker_that_is_forgotten() -> None:
     world = _world((2, 1), retention="keep")
     world.brokers[2].subscribe(b"t", b"s")
@@ -419,6 +436,31 @@ def test_positions_outlive_publishers_that_expire() -> None:
     world.deaf.clear()
     world.settle(20)
     assert reader.log(b"t")[1] == _sent(world, 1, b"t")
+
+
+def test_an_origin_whose_store_went_back_is_told_and_goes_on_with_a_new_topic() -> None:
+    world = _world((1, 2))
+    world.brokers[2].subscribe(b"t", b"s")
+    world.settle()
+    _put(world, 1, b"t")
+    world.settle()
+    origin = world.brokers[1]
+    backup = copy.deepcopy(origin.store)
+    _put(world, 1, b"t", 9)
+    world.settle()
+    origin.crash()
+    origin.store = backup
+    origin.start()
+    origin.publishers[0].numbers[b"t"] = 1
+    _put(world, 1, b"t")
+    world.settle()
+    assert origin.engine.stats()["link_went_back"]
+    assert any("Was an older copy" in text for _, text in origin.engine.take_notices(world.now_s))
+    origin.delete(b"t")
+    world.settle()
+    _put(world, 1, b"t")
+    world.settle()
+    assert world.brokers[2].log(b"t")[1][-1] == list(_sent(world, 1, b"t"))[-1]
 
 
 # A read-only cache.

@@ -120,7 +120,7 @@ class ForeignPuts:
         if batch is not None and size > (most := self._puts.max_batch_bytes(topic)):
             code = Code.TOO_LARGE
             text = f"a batch of {size} bytes for {to_text(put.name)} came over a link; it takes {most}"
-            state.notices.tell(f"{text}. It is left out: have max_batch_bytes alike on linked brokers")
+            state.notices.trouble(code, f"{text}. It is left out: have max_batch_bytes alike on linked brokers")
             state.counters["link_left_out"] += batch.count
         elif batch is not None:
             below = check_room(state, topic, len(batch.raw))

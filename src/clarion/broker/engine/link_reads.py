@@ -12,9 +12,10 @@ from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import AckPlan, Subscriptions
 from clarion.broker.engine.topic_log import UNREAD, count_unread, has_expired, read_batches
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.names import LINK, matches
+from clarion.model.names import LINK, matches, to_text
 from clarion.store.port import StoredBatch
 from clarion.wire.batch import owner_of
+from clarion.wire.codes import Code
 
 _TOPICS_SCANNED = 2000
 _READ_AT_ONCE = 65_536
@@ -173,6 +174,8 @@ class LinkReads:
         subscription = topic.subscriptions.get(reader.name) if topic is not None else None
         if topic is None or subscription is None:
             return
+        if position > topic.next_offset:
+            self._note_went_back(topic, reader.name, position)
         place = reader.at.get(number)
         if place is not None and place.since <= position and not place.gone:  # what follows is not for it
             position = place.position
@@ -180,6 +183,16 @@ class LinkReads:
         if stop > cursor:
             self._subscriptions.take_ack(AckPlan(topic, subscription, subscription.token, [(cursor, stop)]), now)
             self._state.commit_in_a_moment(now)
+
+    def _note_went_back(self, topic: Topic, name: bytes, position: int) -> None:
+        state = self._state
+        state.counters["link_went_back"] += 1
+        state.notices.trouble(
+            Code.STALE,
+            f"{to_text(name)} has {to_text(topic.name)} up to offset {position}, and here it ends at"
+            f" {topic.next_offset}. Was an older copy of this store restored? What is put here below that offset does"
+            " not cross links: delete the topic, so that it begins anew",
+        )
 
     def again(self, reader: LinkReader, number: int) -> None:
         """Have a topic read again from what was confirmed on."""

@@ -631,7 +631,7 @@ class Links:
     @property
     def has_more(self) -> bool:
         """Whether `turn` is to be called again at once."""
-        return (
+        return bool(self._ends) and (
             self._more
             or self._engine.foreign_is_done
             or any(self._outbound[broker].has_more() for broker in self._reached & self._outbound.keys())
