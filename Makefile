@@ -66,11 +66,12 @@ bench-pipeline: setup ## Spark's source and sink in ratio to Parquet, and an aud
 	@$(PY) -m bench.pipeline
 	@$(PY) -m bench.audit
 
-torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work, 300 of workflows, and 100 of nodes that poll
+torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work, 300 of workflows, 100 of nodes that poll, and 200 of linked brokers and their links
 	@$(PY) -m tests.integration.torture --kills 500
 	@$(PY) -m tests.integration.torture_sharing --kills 300
 	@$(PY) -m tests.integration.workflow_torture --jobs 10000 --kills 300
 	@$(PY) -m tests.integration.feeds_torture --kills 100
+	@$(PY) -m tests.integration.links_torture --kills 200
 
 powercuts: setup ## record what a broker writes and cut its power 20,000 times
 	@$(PY) -m tests.integration.power_cuts --cuts 20000

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from clarion.broker.engine import Engine, Limits, Now
+from clarion.broker.engine.notices import Notice
 from clarion.broker.links import LinkPeer, Links, LinkSettings
 from clarion.model.ids import MessageId
 from clarion.store.memory import MemoryStore
@@ -18,6 +19,7 @@ from clarion.store.port import Identity
 from clarion.tracking.tracker import Claim, HistoryName, Tracker, Unsaved, merge_claims
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, encode_batch, key_of
+from clarion.wire.codes import Code
 from clarion.wire.frames import Kind, Request, pack_frames, parse_request
 from clarion.wire.link_bodies import DATA, LinkPacket, Traced, decode_contents
 
@@ -60,39 +62,101 @@ class SimHistories:
         return merge_claims([*self.tracker.seen(key), *(Claim(names[number]) for number in self.notes[key])])
 
 
+class Publisher:
+    """A publisher at a broker: one batch at a time."""
+
+    def __init__(self, at: SimBroker, number: int) -> None:
+        self.at = at
+        self.nonce = b"publisher %d at %d" % (number, at.broker)
+        self.publisher = 0
+        self.numbers: dict[bytes, int] = defaultdict(int)
+        self.stamp = 0
+        self.waiting: Put | None = None
+
+    def put(self, topic: bytes, count: int = 1, size: int = 0) -> None:
+        """Begin to put a batch, unless one is under way."""
+        if self.waiting is not None or not self.at.is_running:
+            return
+        if not self.publisher:
+            asked = self.at.ask(Kind.REGISTER, bodies.Register(self.nonce))
+            self.at.step()
+            reply = self.at.replies.get(asked)
+            if reply is None or not isinstance(reply.body, bodies.Registered):
+                return
+            self.publisher = reply.body.publisher
+        self.stamp += 1
+        start = b"%d %d %d " % (self.at.broker, self.publisher, self.stamp)
+        payloads = [start + b"%d" % place + bytes(size) for place in range(count)]
+        packed = encode_batch(
+            payloads, broker=self.at.broker, publisher=self.publisher, stamp=self.stamp,
+            number=self.numbers[topic] + 1,
+        )  # fmt: skip
+        self.waiting = Put(topic, payloads, bytes(packed))
+
+    def go_on(self) -> None:
+        """Send what is put, again where it was not answered."""
+        put = self.waiting
+        if put is None or not self.at.is_running:
+            return
+        asked = self.at.ask(Kind.PUT, bodies.Put(put.topic, self.at.ttl_ms), put.packed)
+        self.at.step()
+        reply = self.at.replies.get(asked)
+        if reply is None:
+            return
+        row = self.at.store.topic(put.topic)
+        if isinstance(reply.body, bodies.PutDone):
+            assert row is not None
+            self.numbers[put.topic] += 1
+            places = enumerate(put.payloads, reply.body.first_offset)
+            self.at.world.published[self.at.broker, put.topic] |= {(row.number, place): text for place, text in places}
+            self.waiting = None
+        elif reply.kind == Kind.NO_SUBSCRIBER:
+            if row is not None:
+                self.numbers[put.topic] += 1
+            self.waiting = None
+        else:
+            self.refused = reply.body
+
+
 class SimBroker:
     """A broker: its store lives on when it crashes."""
 
-    def __init__(self, world: World, broker: int, **links: Any) -> None:
+    def __init__(self, world: World, broker: int, *, limits: dict[str, Any] | None = None, **links: Any) -> None:
         self.world = world
         self.broker = broker
         self.store = MemoryStore(Identity(broker, broker.to_bytes(16, "big"), 1))
+        self.limits = Limits(**{"default_retention": world.retention, **(limits or {})})
         self.links_arguments = links
         self.histories = SimHistories()
-        self.publisher = 0
-        self.number: dict[bytes, int] = defaultdict(int)
-        self.stamp = 0
-        self.waiting: Put | None = None
+        self.notices: list[Notice] = []
+        self.publishers = [Publisher(self, 0)]
+        self.ttl_ms = 0
+        self.clock_off_us = 0
+        self.fails_until_s = 0.0  # up to when no commit is kept
         self.starts = 0
         self.is_running = False
         self.start()
 
+    @property
+    def now(self) -> Now:
+        return self.world.now._replace(unix_us=self.world.now.unix_us + self.clock_off_us)
+
     def start(self) -> None:
         self.starts += 1
-        nonce = f"{self.broker}-{self.starts}".encode().ljust(16, b".")
+        nonce = self.world.dice.randbytes(16)
         tracker = self.histories.tracker = Tracker(self.histories.names)
-        limits = Limits(default_retention=self.world.retention)
-        self.engine = Engine(self.store, limits, start=nonce, tracker=tracker)
-        self.engine.tracks.begin(self.histories.received, self.histories.published_us, self.world.now)
+        self.engine = Engine(self.store, self.limits, start=nonce, tracker=tracker)
+        self.engine.tracks.begin(self.histories.received, self.histories.published_us, self.now)
         arguments = {"settings": (), **self.links_arguments}
         name = arguments.pop("name", f"b{self.broker}")
+        dialled = arguments.pop("dialled", {})
         self.links = Links(self.engine, name, start=nonce, histories=self.histories, **arguments)
         self.is_running = True
         self.replies: dict[int, Any] = {}
         self.asked = 0
         for wire in self.world.wires:
             if wire[0] == self.broker:
-                self.links.dial(wire, LinkSettings(url=f"tcp://b{wire[1]}:1"))
+                self.links.dial(wire, dialled.get(wire[1], LinkSettings(url=f"tcp://b{wire[1]}:1")))
 
     def crash(self) -> None:
         group = self.engine.take_group()
@@ -103,19 +167,27 @@ class SimBroker:
 
     def ask(self, kind: Kind, body: bodies.Body, blob: bytes | None = None) -> int:
         self.asked += 1
-        self.engine.handle(b"client", Request(kind, self.asked, body, blob), self.world.now)
+        self.engine.handle(b"client", Request(kind, self.asked, body, blob), self.now)
         return self.asked
+
+    def tell(self, kind: Kind, body: bodies.Body, blob: bytes | None = None) -> Any:
+        """Ask, and return the answer."""
+        asked = self.ask(kind, body, blob)
+        self.step()
+        return self.replies[asked].body
 
     def step(self) -> None:
         """One turn of the loop."""
-        now = self.world.now
+        now = self.now
         if now.monotonic_s >= self.engine.next_deadline_s():
             self.engine.tick(now)
         for _ in range(3):
             self._hear(now)
             self.links.turn(now)
             group = self.engine.take_group()
-            if group is not None:
+            if group is not None and now.monotonic_s < self.fails_until_s:
+                self.engine.commit_failed(group, Code.DISK_FULL, "the disk is full")
+            elif group is not None:
                 self.store.commit(group.changes)
                 self.engine.committed(group, now)
         self._save()
@@ -123,6 +195,8 @@ class SimBroker:
         self.links.turn(now)
         for send in self.links.take_sends():
             self.world.send(self.broker, send)
+        self.notices += (notices := self.links.take_notices())
+        self.world.notices += [(self.broker, notice.text) for notice in notices]
 
     def _save(self) -> None:
         if self.world.dice.random() < 0.3:
@@ -140,45 +214,12 @@ class SimBroker:
             else:
                 self.replies[reply.request_id] = reply
 
-    # A publisher.
-
-    def put(self, topic: bytes, count: int = 1) -> None:
+    def put(self, topic: bytes, count: int = 1, size: int = 0) -> None:
         """Begin to put a batch, unless one is under way."""
-        if self.waiting is not None or not self.is_running:
-            return
-        if not self.publisher:
-            asked = self.ask(Kind.REGISTER, bodies.Register(b"publisher " + str(self.broker).encode()))
-            self.step()
-            self.publisher = self.replies[asked].body.publisher
-        self.stamp += 1
-        number = self.number[topic] + 1
-        payloads = [b"%d %d %d" % (self.broker, self.stamp, place) for place in range(count)]
-        packed = encode_batch(payloads, broker=self.broker, publisher=self.publisher, stamp=self.stamp, number=number)
-        self.waiting = Put(topic, payloads, bytes(packed))
-
-    def go_on_putting(self) -> None:
-        """Send what is put, again where it was not answered."""
-        put = self.waiting
-        if put is None or not self.is_running:
-            return
-        asked = self.ask(Kind.PUT, bodies.Put(put.topic), put.packed)
-        self.step()
-        reply = self.replies.get(asked)
-        if reply is None:
-            return
-        if isinstance(reply.body, bodies.PutDone):
-            self.number[put.topic] += 1
-            self.world.published[self.broker, put.topic] += put.payloads
-            self.waiting = None
-        elif reply.kind == Kind.NO_SUBSCRIBER:
-            if self.store.topic(put.topic) is not None:
-                self.number[put.topic] += 1
-            self.waiting = None
+        self.publishers[0].put(topic, count, size)
 
     def subscribe(self, topic: bytes, name: bytes) -> int:
-        asked = self.ask(Kind.SUBSCRIBE, bodies.Subscribe(topic, name))
-        self.step()
-        return int(self.replies[asked].body.cursor)
+        return int(self.tell(Kind.SUBSCRIBE, bodies.Subscribe(topic, name)).cursor)
 
     def unanswered_subscribe(self, topic: bytes, name: bytes) -> None:
         self.ask(Kind.SUBSCRIBE, bodies.Subscribe(topic, name))
@@ -190,7 +231,7 @@ class SimBroker:
     def trace(self, message: MessageId) -> dict[str, Any]:
         """Ask this broker where a message went."""
         answers: list[Traced] = []
-        assert self.links.trace(message, answers.append, self.world.now)
+        assert self.links.trace(message, answers.append, self.now)
         for _ in range(200):
             if answers:
                 return answers[0].values
@@ -203,7 +244,13 @@ class SimBroker:
         found = self.store.batches(row.number, cursor, 1 << 30, 1 << 40) if row is not None else ()
         return [key_of(batch.data) for batch in found]
 
-    def log(self, topic: bytes, cursor: int) -> dict[int, list[bytes]]:
+    def delete(self, topic: bytes) -> None:
+        """Delete a topic with all that is on it; publishers begin anew there."""
+        self.tell(Kind.DELETE, bodies.Delete(topic))
+        for publisher in self.publishers:
+            publisher.numbers.pop(topic, None)
+
+    def log(self, topic: bytes, cursor: int = 0) -> dict[int, list[bytes]]:
         """Return what is on a topic from an offset on, by the broker that took it first."""
         found: dict[int, list[bytes]] = defaultdict(list)
         row = self.store.topic(topic)
@@ -212,6 +259,11 @@ class SimBroker:
             assert batch.first_offset >= cursor
             found[parsed.broker] += parsed.payloads(0, parsed.count)
         return found
+
+    def about(self, other: int) -> dict[str, Any]:
+        """Return what the links tell of another broker."""
+        told = self.links.status(self.now)["brokers"]
+        return next(each for each in told if each["broker"] == f"{other:08x}")
 
 
 class World:
@@ -225,7 +277,11 @@ class World:
         self.under_way: list[tuple[float, int, int, Wire, list[Any]]] = []
         self.sent = 0
         self.last: dict[tuple[Wire, int], float] = {}
-        self.published: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
+        # By origin and topic: payloads by the topic's number and offset, which is their order.
+        self.published: dict[tuple[int, bytes], dict[tuple[int, int], bytes]] = defaultdict(dict)
+        self.notices: list[tuple[int, str]] = []
+        self.deaf: set[tuple[Wire, int]] = set()  # wires that carry nothing to a broker
+        self.repeats = 0.0  # the part of packets that comes again later
         self.delay_s = 0.02
         self.came: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)  # from and to, by the batch's key
         self.brokers: dict[int, SimBroker] = {}
@@ -241,9 +297,9 @@ class World:
 
     def send(self, source: int, send: Any) -> None:
         wire: Wire = send.port
-        if not self.wires[wire]:
-            return
         to = wire[1] if wire[0] == source else wire[0]
+        if not self.wires[wire] or (wire, to) in self.deaf:
+            return
         frames = [bytes(frame) for frame in pack_frames(send.kind, 0, send.body, send.blobs)]
         self.sent += 1
         at_s = max(self.now_s + self.dice.random() * self.delay_s, self.last.get((wire, to), 0.0))
@@ -251,13 +307,18 @@ class World:
         if send.kind == Kind.LINK_PACKET and len(frames[2]):
             self.carried[source, to] += 1
         heapq.heappush(self.under_way, (at_s, self.sent, to, wire, frames))
+        if self.repeats and send.kind == Kind.LINK_PACKET and self.dice.random() < self.repeats:
+            self.sent += 1
+            later_s = at_s + self.dice.choice((0.01, 0.3, 3.0, 30.0))  # as by a way that is slow
+            heapq.heappush(self.under_way, (later_s, self.sent, to, wire, frames))
 
     def note_way(self, to: int, packet: LinkPacket, blob: Any) -> None:
         """Note from which neighbour batches came."""
         data: Any = decode_contents(packet)
         at = 0
         for batch in data.batches:
-            self.came[key_of(blob[at : at + batch[4]])].add((packet.hops[-1], to))
+            if batch[4]:
+                self.came[key_of(blob[at : at + batch[4]])].add((packet.hops[-1], to))
             at += batch[4]
 
     def cut(self, wire: Wire) -> None:
@@ -279,11 +340,20 @@ class World:
                 kind, _, body, blob = parse_request(frames)
                 if isinstance(body, LinkPacket) and body.what == DATA:
                     self.note_way(to, body, blob or b"")
-                broker.links.heard(wire, kind, body, blob, self.now)
+                broker.links.heard(wire, kind, body, blob, broker.now)
         for broker in self.brokers.values():
             if broker.is_running:
-                broker.go_on_putting()
+                for publisher in broker.publishers:
+                    publisher.go_on()
                 broker.step()
+
+    def settle(self, seconds: float = 8.0) -> None:
+        """Let links come up, and what is wanted be known."""
+        self.run(seconds)
+
+    def texts(self, broker: int) -> str:
+        """Return what the log of a broker says of links."""
+        return "\n".join(text for who, text in self.notices if who == broker)
 
     def run(self, seconds: float, step_s: float = 0.05) -> None:
         for _ in range(int(seconds / step_s)):

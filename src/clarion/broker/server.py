@@ -28,7 +28,7 @@ from clarion.session.service_process import StopSignals, raise_descriptor_limit
 from clarion.store.port import Store
 from clarion.store.segmented import SegmentedStore
 from clarion.version import __version__
-from clarion.wire.bodies import TELLING, Stats, Subscribe
+from clarion.wire.bodies import TELLING, Stats, Subscribe, Transact
 from clarion.wire.bundles import Frames
 from clarion.wire.codes import Code
 from clarion.wire.frames import (
@@ -104,6 +104,7 @@ class Broker:
                 follow=settings.followed(),
                 pass_by_bytes=settings.link_max_bytes,
                 histories=self._histories,
+                most_bytes=self._transport.max_frame_bytes,
             )
             self._link_sockets = LinkSockets(settings.links, self._transport)
             self._link_sockets.begin(self._links)
@@ -206,6 +207,7 @@ class Broker:
         look_at_s = 0.0
         turned_s = time.monotonic()
         monitors = [listener.monitor for listener in listeners]
+        sockets = [*(each.socket for each in listeners), *(each.socket for each in self._link_sockets.dialled)]
         while not self._stops:
             deadline_s = self._engine.next_deadline_s(may_commit=not self._again_s and not self._committer.busy)
             wait_s = min(deadline_s, look_at_s) - time.monotonic()
@@ -250,8 +252,8 @@ class Broker:
             room = self._has_room()
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
                 listening = room
-                for listener in listeners:
-                    poller.modify(listener.socket, zmq.POLLIN if room else 0)
+                for each in sockets:
+                    poller.modify(each, zmq.POLLIN if room else 0)
 
     def _go_on_with_links(self, ready: dict[Any, int], now: Now) -> None:
         """Hear other brokers, and tell them what there is."""
@@ -259,6 +261,8 @@ class Broker:
             if dialled.socket in ready and self._has_room():
                 for frames in self._link_sockets.receive(dialled):
                     self._hear_dialled(dialled, frames, now)
+                    if not self._has_room():
+                        break
         self._links.turn(now)
         for send in self._links.take_sends():
             self._link_sockets.send(send)
@@ -296,7 +300,7 @@ class Broker:
                 self._engine.refuse(peer, request.request_id, Code.WRONG_SOCKET, _WRONG_LISTENER)
             elif request.kind in LINK_KINDS:
                 self._take_of_links(peer, request, now)
-            elif self._settings.follow and request.kind in PUBLISHER_KINDS:
+            elif self._settings.follow and _puts(request):
                 self._engine.refuse(peer, request.request_id, Code.READ_ONLY, _READ_ONLY)
             else:
                 if isinstance(request.body, Subscribe) and self._links.is_on:
@@ -439,3 +443,9 @@ class Broker:
             log.log(level, "%s", text)
         for level, text in self._engine.take_notices(now.monotonic_s):
             log.log(level, "%s", text)
+
+
+def _puts(request: Request) -> bool:
+    """Return whether a request is to put messages, now or later."""
+    body = request.body
+    return request.kind in PUBLISHER_KINDS or (isinstance(body, Transact) and bool(body.puts))

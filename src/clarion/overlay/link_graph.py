@@ -27,7 +27,12 @@ class LinkGraph:
 
     def __init__(self) -> None:
         self._announced: dict[int, Announcement] = {}
-        self._parents: dict[int, dict[int, int]] = {}  # by origin: of each broker that it reaches
+        self._clear()
+
+    def _clear(self) -> None:
+        self._links: dict[int, list[int]] | None = None  # of each broker
+        self._trees: dict[int, dict[int, int]] = {}  # by origin: the parent of each broker that it reaches
+        self._distances: dict[int, dict[int, int]] = {}  # by broker: of each other
 
     @property
     def announced(self) -> Mapping[int, Announcement]:
@@ -41,24 +46,23 @@ class LinkGraph:
             return False
         self._announced[told.broker] = told
         if known is None or known.linked != told.linked:
-            self._parents.clear()
+            self._clear()
         return True
 
     def forget(self, broker: int) -> None:
         """Take in that a broker is not there any more."""
         if self._announced.pop(broker, None) is not None:
-            self._parents.clear()
+            self._clear()
 
     def linked_with(self, broker: int) -> list[int]:
         """Return those that a broker has a link with, by id, as both ends tell."""
-        told = self._announced.get(broker)
-        if told is None:
-            return []
-        return sorted(other for other in set(told.linked) if other != broker and self._hears(other, broker))
-
-    def _hears(self, broker: int, other: int) -> bool:
-        told = self._announced.get(broker)
-        return told is not None and other in told.linked
+        if self._links is None:
+            heard = {told.broker: set(told.linked) for told in self._announced.values()}
+            self._links = {
+                one: sorted(other for other in others if other != one and one in heard.get(other, ()))
+                for one, others in heard.items()
+            }
+        return self._links.get(broker, [])
 
     def reached_from(self, origin: int) -> Collection[int]:
         """Return all brokers that something sent by this one can reach, but itself."""
@@ -66,7 +70,25 @@ class LinkGraph:
 
     def parent(self, origin: int, broker: int) -> int | None:
         """Return from whom a broker has what `origin` sends; None where it cannot have it."""
-        return self._tree(origin).get(broker)
+        distance = self._distances_from(broker).get(origin, 0)
+        if not distance:
+            return None
+        near = (other for other in self.linked_with(broker) if self._distances_from(other).get(origin) == distance - 1)
+        return next(near)
+
+    def _distances_from(self, broker: int) -> dict[int, int]:
+        """Return how many links away each broker is; of a broker and its neighbours that tells its parent in the trees
+        of all others, of which there may be very many."""
+        found = self._distances.get(broker)
+        if found is None:
+            found = self._distances[broker] = {broker: 0}
+            level = [broker]
+            while level:
+                distance = found[level[0]] + 1
+                following = {other for one in level for other in self.linked_with(one) if other not in found}
+                found |= dict.fromkeys(following, distance)
+                level = list(following)
+        return found
 
     def split(self, origin: int, here: int, to: Iterable[int]) -> dict[int, list[int]]:
         """Return to which neighbours something that `origin` sent goes from here, and for whom there; who cannot be
@@ -83,9 +105,9 @@ class LinkGraph:
 
     def _tree(self, origin: int) -> dict[int, int]:
         """Return the parent of each broker that `origin` reaches."""
-        parents = self._parents.get(origin)
+        parents = self._trees.get(origin)
         if parents is None:
-            parents = self._parents[origin] = {}
+            parents = self._trees[origin] = {}
             level = [origin]
             while level:
                 following: dict[int, int] = {}

@@ -26,6 +26,7 @@ class LinkHello(Body):
     heard: bytes = b""  # the start of the other end, as far as it was heard
     digest: int = 0  # of all announcements known there
     refused: str = ""
+    most_bytes: int = 0  # of a frame that is taken there; 0: not known
 
 
 class LinkState(Body):
@@ -67,7 +68,7 @@ class LinkPart(Body):
     """What of a LinkData is for one broker. All between `since` and the batch is not for it, or was `gone` before."""
 
     to: int
-    session: int  # grows
+    session: int  # grows, and begins with the sender's start
     batches: tuple[tuple[int, int, bool, int], ...]  # place in the LinkData, since, whether it is a beginning, gone
     refused: tuple[tuple[int, int], ...] = ()  # place in `batches`, and the broker whose policy took its bytes out
 

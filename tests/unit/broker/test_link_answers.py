@@ -7,6 +7,7 @@ import logging
 from tests.property.linked_brokers import SimBroker, World
 
 from clarion.broker.engine import Reply
+from clarion.broker.engine.notices import Notice
 from clarion.broker.links import LinkSettings
 from clarion.broker.links.meter import Meter
 from clarion.wire import bodies
@@ -101,12 +102,17 @@ def test_nobody_waits_where_no_broker_is_reached_nor_with_a_refusal() -> None:
     assert not linked.links.hold(linked.replies[asked], world.now)
 
 
+def _noticed(broker: SimBroker) -> list[Notice]:
+    notices, broker.notices = broker.notices, []
+    return notices
+
+
 def test_links_that_come_up_are_information_and_those_that_go_down_warnings() -> None:
     world, one, two = _linked()
-    assert [(level, text[:11]) for level, text in two.links.take_notices()] == [(logging.INFO, "link up: b1")]
+    assert [(level, text[:11]) for level, text in _noticed(two)] == [(logging.INFO, "link up: b1")]
     one.is_running = False
     world.run(8)
-    ((level, text),) = two.links.take_notices()
+    ((level, text),) = _noticed(two)
     assert (level, text[:13]) == (logging.WARNING, "link down: b1")
     assert "clarion links forget" in text
 
@@ -116,7 +122,7 @@ def test_a_refused_caller_that_calls_again_is_told_of_once() -> None:
     one, two = world.add(1, name="same"), world.add(2, name="same")
     world.run(30)
     for broker in (one, two):
-        ((level, text),) = broker.links.take_notices()
+        ((level, text),) = _noticed(broker)
         assert level == logging.WARNING
         assert "both brokers are called same: give one of them another name" in text
     (link,) = two.links.status(world.now)["links"]

@@ -353,6 +353,8 @@ class Engine:
         self.interest.on_changed(effect.topic)
         if effect.is_there:
             self._state.tell_sessions(effect.topic)
+        elif effect.topic.name in self._state.link_topics.get(effect.name, ()):
+            self._state.link_topics_lost.append((effect.name, effect.topic.name))
 
     def _on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
         """Free the name of a topic whose deletion is on disk."""

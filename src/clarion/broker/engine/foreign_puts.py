@@ -18,7 +18,7 @@ from clarion.broker.engine.state import ForeignDone, State
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
 from clarion.model.names import LINK, to_text
-from clarion.store.port import UNTIL_READ, Receipt
+from clarion.store.port import Receipt
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer
@@ -37,6 +37,7 @@ class ForeignPut(NamedTuple):
     ttl_ms: int
     is_start: bool  # whatever was taken before, this follows it
     data: Buffer | None  # None: it may not come here
+    is_followed: bool = False  # it is kept, whoever reads it
 
     @property
     def stop(self) -> int:
@@ -70,7 +71,7 @@ class ForeignPuts:
         topic = state.find_topic(put.name, now.monotonic_s)
         if topic is not None and topic.deleted:
             return Took.NOT_NOW
-        if not self._is_read(put.name, topic):
+        if not put.is_followed and not self._is_read(put.name, topic):
             self._done(put, put.stop)
             return Took.DONE
         try:
@@ -96,12 +97,10 @@ class ForeignPuts:
         return batch if (batch.broker, batch.count) == (put.origin, put.count) and put.origin != own else None
 
     def _is_read(self, name: bytes, topic: Topic | None) -> bool:
-        state = self._state
+        """Return whether somebody here subscribes to a topic."""
         if topic is None:
-            return any(not who.startswith(LINK) for who, _ in state.patterns.wanting(name)) or (
-                state.limits.default_retention != UNTIL_READ
-            )
-        return topic.retention != UNTIL_READ or any(not who.startswith(LINK) for who in topic.subscriptions)
+            return any(not who.startswith(LINK) for who, _ in self._state.patterns.wanting(name))
+        return any(not who.startswith(LINK) for who in topic.subscriptions)
 
     def _take_on(self, topic: Topic, publisher: int, put: ForeignPut, batch: Batch | None, now: Now) -> Took:
         state = self._state
@@ -117,10 +116,11 @@ class ForeignPuts:
         if not put.is_start and (position is None or not put.since <= position <= put.first_offset):
             return Took.AGAIN
         code = 0
-        if batch is not None and len(batch.raw) > (most := self._puts.max_batch_bytes(topic)):
+        size = max(len(batch.raw), batch.plain_bytes if batch.is_compressed else 0) if batch is not None else 0
+        if batch is not None and size > (most := self._puts.max_batch_bytes(topic)):
             code = Code.TOO_LARGE
-            text = f"a batch of {len(batch.raw)} bytes for {to_text(put.name)} came over a link; it takes {most}"
-            state.notices.tell(f"{text}. It is left out: have max_batch_bytes alike on linked brokers")
+            text = f"a batch of {size} bytes for {to_text(put.name)} came over a link; it takes {most}"
+            state.notices.trouble(code, f"{text}. It is left out: have max_batch_bytes alike on linked brokers")
             state.counters["link_left_out"] += batch.count
         elif batch is not None:
             below = check_room(state, topic, len(batch.raw))

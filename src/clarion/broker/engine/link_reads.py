@@ -12,9 +12,10 @@ from clarion.broker.engine.state import State
 from clarion.broker.engine.subscriptions import AckPlan, Subscriptions
 from clarion.broker.engine.topic_log import UNREAD, count_unread, has_expired, read_batches
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.names import LINK, matches
+from clarion.model.names import LINK, matches, to_text
 from clarion.store.port import StoredBatch
 from clarion.wire.batch import owner_of
+from clarion.wire.codes import Code
 
 _TOPICS_SCANNED = 2000
 _READ_AT_ONCE = 65_536
@@ -50,6 +51,16 @@ class LinkReader(FetchSession):
         self.at: dict[int, _Place] = {}
         self.scanned = 0
         self.fetched_s = inf  # it is never idle
+        self._unread: set[int] = set()
+
+    def note_unread(self, topic: int) -> None:
+        """Take in that a topic could not be read just now."""
+        self._unread.add(topic)
+
+    def take_unread(self) -> set[int]:
+        """Return the topics that could not be read, and are to be tried again in a while, and forget them."""
+        unread, self._unread = self._unread, set()
+        return unread
 
     def covers(self, topic: bytes) -> bool:
         """Return whether a topic of this name is one of its own."""
@@ -62,6 +73,7 @@ class LinkReads:
     def __init__(self, state: State, subscriptions: Subscriptions) -> None:
         self._state = state
         self._subscriptions = subscriptions
+        self._passed: dict[tuple[bytes, int], tuple[int, int]] = {}  # given up: by reader and topic, up to where, count
 
     def begin(self, name: bytes) -> LinkReader:
         """Begin to read under this name, from what was confirmed on; who did so before is forgotten."""
@@ -78,6 +90,11 @@ class LinkReads:
     def keep(self, name: bytes, wanted: set[bytes]) -> None:
         """Have subscriptions to these topics stay where one of a pattern under the same name is ended."""
         self._state.link_topics[name] = wanted
+
+    def take_lost(self) -> list[tuple[bytes, bytes]]:
+        """Return which of those subscriptions, by reader and topic, others have ended, and forget it."""
+        lost, self._state.link_topics_lost = self._state.link_topics_lost, []
+        return lost
 
     def end(self, name: bytes) -> None:
         """Read no more under this name."""
@@ -126,6 +143,7 @@ class LinkReads:
         is_start = place is None
         if place is None:
             place = reader.at[number] = _Place(cursor)
+            place.gone = self._passed_before(reader.name, number, cursor)
         if place.position < topic.first_offset:
             place.gone += topic.first_offset - place.position
             place.position = topic.first_offset
@@ -133,6 +151,7 @@ class LinkReads:
             found = read_batches(state, topic, place.position, _READ_AT_ONCE, max_bytes)
         except UNREAD as error:
             count_unread(state, error)
+            reader.note_unread(number)
             found = []
         own = state.identity.broker
         for batch in found:
@@ -155,6 +174,8 @@ class LinkReads:
         subscription = topic.subscriptions.get(reader.name) if topic is not None else None
         if topic is None or subscription is None:
             return
+        if position > topic.next_offset:
+            self._note_went_back(topic, reader.name, position)
         place = reader.at.get(number)
         if place is not None and place.since <= position and not place.gone:  # what follows is not for it
             position = place.position
@@ -162,6 +183,16 @@ class LinkReads:
         if stop > cursor:
             self._subscriptions.take_ack(AckPlan(topic, subscription, subscription.token, [(cursor, stop)]), now)
             self._state.commit_in_a_moment(now)
+
+    def _note_went_back(self, topic: Topic, name: bytes, position: int) -> None:
+        state = self._state
+        state.counters["link_went_back"] += 1
+        state.notices.trouble(
+            Code.STALE,
+            f"{to_text(name)} has {to_text(topic.name)} up to offset {position}, and here it ends at"
+            f" {topic.next_offset}. Was an older copy of this store restored? What is put here below that offset does"
+            " not cross links: delete the topic, so that it begins anew",
+        )
 
     def again(self, reader: LinkReader, number: int) -> None:
         """Have a topic read again from what was confirmed on."""
@@ -189,24 +220,35 @@ class LinkReads:
                 found.update(who for who in topic.subscriptions if who.startswith(LINK))
         return found
 
-    def pass_by(self, name: bytes, most_bytes: int, now: Now) -> list[tuple[Topic, int, int]]:
-        """Give up what is unconfirmed beyond so many bytes of a topic, of those in memory; return from where to where
-        that was."""
+    def pass_by(self, most_bytes: int, now: Now) -> list[tuple[Topic, bytes, int, int]]:
+        """Give up what is unconfirmed beyond so many bytes of a topic, of those in memory; return for whom, and from
+        where to where that was."""
         state = self._state
-        passed: list[tuple[Topic, int, int]] = []
+        passed: list[tuple[Topic, bytes, int, int]] = []
         for topic in state.topics.values():
-            subscription = topic.subscriptions.get(name)
-            if subscription is None or topic.stored_bytes <= most_bytes or topic.deleted:
+            if topic.stored_bytes <= most_bytes or topic.deleted:
                 continue
-            keep_from = state.store.offset_after_bytes(topic.number, topic.bytes_total - most_bytes)
-            cursor = subscription.acked.cursor
+            links = [each for name, each in topic.subscriptions.items() if name.startswith(LINK)]
+            keep_from = state.store.offset_after_bytes(topic.number, topic.bytes_total - most_bytes) if links else None
             stop = min(topic.visible_end if keep_from is None else keep_from, topic.visible_end)
-            if stop > cursor:
-                self._subscriptions.skip(topic, subscription, cursor, stop)
-                passed.append((topic, cursor, stop))
+            for subscription in links:
+                cursor = subscription.acked.cursor
+                if stop > cursor:
+                    self._subscriptions.skip(topic, subscription, cursor, stop)
+                    passed.append((topic, subscription.name, cursor, stop))
+                    key = (subscription.name, topic.number)
+                    gone = stop - max(cursor, topic.first_offset) + self._passed_before(*key, cursor)
+                    self._passed[key] = (stop, gone)
         if passed:
             state.commit_in_a_moment(now)
         return passed
+
+    def _passed_before(self, name: bytes, number: int, cursor: int) -> int:
+        """Return how many messages were given up right before a cursor, of which the reader has not heard yet."""
+        stop, count = self._passed.get((name, number), (cursor, 0))
+        if stop < cursor:
+            del self._passed[name, number]
+        return count if stop == cursor else 0
 
     def lag(self, name: bytes) -> tuple[int, int]:
         """Return how many topics in memory have something that was not confirmed, and how many messages that is."""

@@ -274,6 +274,9 @@ class State:
         self.notices = Notices()
         self.out: list[Reply] = []
         self.link_topics: dict[bytes, set[bytes]] = {}  # what other brokers want, by subscriber; patterns beside them
+        self.link_topics_lost: list[
+            tuple[bytes, bytes]
+        ] = []  # such, by subscriber and topic, that were ended by others
         self.foreign_done: list[ForeignDone] = []  # to be told to their origins
         self._unloaded_at_s = 0.0
         self.free_bytes = store.free_bytes()

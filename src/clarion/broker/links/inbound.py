@@ -7,13 +7,20 @@ from collections.abc import Iterable
 from clarion.broker.engine import Engine, Now
 from clarion.broker.engine.foreign_puts import ForeignPut, Took
 from clarion.broker.links.meter import Meter
+from clarion.broker.links.policy import is_among
 from clarion.model.names import is_pattern, matches
 from clarion.wire.link_bodies import Interest, InterestDone, LinkConfirm, LinkData, LinkPart
 
 _NAMES_AT_ONCE = 500
 _ASK_AGAIN_S = 1.0
 _NOT_NOW_MS = 500
+_SESSIONS = 1 << 40  # of one start of a broker
 _MISSING_AGAIN_S = 0.5  # before the same missing batches are asked for once more
+
+
+def first_session(start: bytes) -> int:
+    """Return the number below the sessions of a start of a broker: they grow, and no clock tells them from others."""
+    return int.from_bytes(start[:3], "big") * _SESSIONS
 
 
 class Inbound:
@@ -114,8 +121,9 @@ class Inbound:
 
     def take(self, data: LinkData, part: LinkPart, blob: memoryview, store: bytes, now: Now) -> None:
         """Take batches, each once."""
-        if part.session < self.session:
-            return  # it was sent again since
+        first = first_session(self.start)
+        if not first <= part.session < first + _SESSIONS or part.session < self.session:
+            return  # it was sent again since, or by a broker that was started again since
         if part.session > self.session:
             self.session = part.session
             self._missing.clear()
@@ -126,7 +134,10 @@ class Inbound:
         for place, since, is_start, gone in part.batches:
             topic, name, first_offset, count, size, ttl_ms = data.batches[place]
             raw = bytes(blob[ends[place] : ends[place] + size]) if size else None
-            put = ForeignPut(self.broker, store, topic, name, since, first_offset, count, ttl_ms, is_start, raw)
+            put = ForeignPut(
+                self.broker, store, topic, name, since, first_offset, count, ttl_ms, is_start, raw,
+                is_followed=bool(self._follow) and is_among(name, self._follow),
+            )  # fmt: skip
             took = self._engine.foreign_puts.take(put, now)
             if took is Took.AGAIN:
                 self._miss(topic, since, now)

@@ -21,10 +21,18 @@ from xxhash import xxh3_64_intdigest
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.engine.link_reads import LinkBatch
 from clarion.broker.engine.notices import Notice
-from clarion.broker.links.inbound import Inbound
-from clarion.broker.links.neighbours import End, Port, find_settings
+from clarion.broker.links.inbound import Inbound, first_session
+from clarion.broker.links.neighbours import End, Port, find_settings, is_sound
 from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
-from clarion.broker.links.policy import ALL_TOPICS, LinkSettings, part_for, without_bytes
+from clarion.broker.links.policy import (
+    ALL_TOPICS,
+    LinkSettings,
+    are_sound,
+    count_without,
+    is_among,
+    part_for,
+    without_bytes,
+)
 from clarion.broker.links.traces import Histories, Traces
 from clarion.model.ids import MessageId
 from clarion.model.names import LINK, to_text
@@ -62,14 +70,16 @@ __all__ = ["LinkPeer", "Links", "Send"]
 _HELLO_EVERY_S = 1.0
 _DEAD_S = 5.0  # without a hello
 _PACKET_BYTES = 2**20
-_ANNOUNCED_AT_ONCE = 500
-_MOST_BROKERS = 10_000
+_ROW_BYTES = 64  # of what is said of one batch, or of it for one broker, beside its name: more than it is
+_STATE_BYTES = 2**19  # of announcements that are sent together
+_MOST_BROKERS = 1000
+_MOST_TOLD = 100  # different refusals that the log has of one connection
 _LOOK_EVERY_S = 1.0
 _ID_BYTES = 16
 _HOLD_S = 1.0  # the answer to a subscribe, for other brokers to confirm
 _MOST_HELD = 10_000
 _TOLD_AGAIN_S = 600.0  # before the log says once more why there is no link
-_MOST_TOLD = 1000
+_START_BYTES = 8  # of a broker's start, at the beginning of its epochs
 
 
 class Send(NamedTuple):
@@ -103,6 +113,7 @@ class Links:
         follow: Iterable[bytes] = (),
         pass_by_bytes: int = 0,
         histories: Histories | None = None,
+        most_bytes: int = 0,
     ) -> None:
         self._engine = engine
         self.broker = engine.identity.broker
@@ -112,13 +123,16 @@ class Links:
         self._accepts = accepts
         self._follow = tuple(follow)
         self._pass_by_bytes = pass_by_bytes
+        self._most_bytes = most_bytes  # of a frame that is taken here; 0: any
         self._ends: dict[Port, End] = {}
         self._graph = LinkGraph()
         self._number = 0  # of the last announcement
         self._traces = Traces(self.broker, name, self._graph.announced, self._ask_trace, histories)
+        self._is_outdone = False  # by an announcement of this broker that is not of this start
+        self._outdone_by: set[bytes] = set()  # of which starts there were such
         self._inbound: dict[int, Inbound] = {}
         self._outbound: dict[int, Outbound] = {}
-        self._sessions = 0  # the number of the last one
+        self._sessions = 0  # so many were begun
         self._epochs = 0
         self._more = False
         self._hello_at_s = self._look_at_s = -inf
@@ -134,8 +148,8 @@ class Links:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is, or was, any link."""
-        return bool(self._ends)
+        """Whether there is anything to do: there is a link, or was, or something may be kept for one that was."""
+        return bool(self._ends or self._pass_by_bytes)
 
     def dial(self, port: Port, settings: LinkSettings) -> None:
         """Have a link to where a broker should be listening."""
@@ -208,10 +222,11 @@ class Links:
         if why:
             self._refuse(end, why, now, hello)
             self._take_down(end, "", now)
-            self._send_hello(end, refused=why)
+            if not hello.refused:  # else the two would refuse each other without end
+                self._send_hello(end, refused=why)
             return
         if hello.refused:
-            self._refuse(end, f"{hello.name} refuses: {hello.refused}", now, hello)
+            self._refuse(end, f"{hello.name} refuses: {hello.refused[:1000]}", now, hello)
             self._take_down(end, "", now)
             return
         if end.hello is not None and end.hello.start != hello.start:
@@ -227,9 +242,9 @@ class Links:
             self._notices.append(Notice(logging.INFO, f"link up: {end.shown}, {end.where}"))
             self._announce(now)
             self._send_hello(end)
-            self._send_state(end, self._graph.announced.values())
+            self._send_state(end, self._known_to(end))
         elif hello.digest != self._digest():
-            self._send_state(end, self._graph.announced.values())
+            self._send_state(end, self._known_to(end))
 
     def _why_not(self, end: End, hello: LinkHello) -> str:
         settings = find_settings(hello, end, self._settings, self._accepts)
@@ -267,9 +282,17 @@ class Links:
         who = f"{hello.name!r:.80}, {end.where}" if hello is not None else end.shown
         self._warn_once(f"no link with {who}: {why}", now)
 
+    def _tell_once(self, end: End, what: str, text: str) -> None:
+        """Have the log say something of a connection, unless it said so before, or far too much already."""
+        if what not in end.seen_refusals and len(end.seen_refusals) < _MOST_TOLD:
+            end.seen_refusals.add(what)
+            self._warn(text)
+
     def _take_down(self, end: End, why: str, now: Now) -> None:
         if end.is_up:
             end.is_up, end.since_s, end.why_down = False, now.monotonic_s, why
+            if end.broker in self._up():
+                return  # by another connection
             if why:
                 self._warn(
                     f"link down: {end.shown}, {end.where}: {why}. It is tried again and again; what is wanted there is"
@@ -282,7 +305,7 @@ class Links:
         heard = end.hello.start if end.hello is not None and not refused else b""
         hello = LinkHello(
             OLDEST_LINK_VERSION, LINK_VERSION, self.broker, identity.store_uuid, self.name, self._start, heard,
-            self._digest(), refused,
+            self._digest(), refused, self._most_bytes,
         )  # fmt: skip
         self._out.append(Send(end.port, Kind.LINK_HELLO, hello))
 
@@ -307,21 +330,62 @@ class Links:
         for each in state.announcements:
             told = Announcement(*each)
             known = self._graph.announced.get(told.broker)
-            if told.broker == self.broker:
-                if told.store != self._engine.identity.store_uuid:
-                    self.counters["link_id_conflicts"] += 1
-                elif told.number > self._number:  # of a time when the clock was ahead
-                    self._number = told.number
-                    self._announce(now)
+            if not is_sound(told):
+                self._forged(end, "an announcement that no broker makes")
+            elif told.broker == self.broker:
+                self._hear_of_itself(end, told)
             elif known is not None and known.store != told.store and told.broker in self._reached:
-                self.counters["link_id_conflicts"] += 1
-            elif known is None and len(self._graph.announced) >= _MOST_BROKERS:
+                self._conflict(end, f"there are two brokers of the id {told.broker:08x}, on different stores")
+            elif known is None and not self._has_room():
                 self.counters["link_too_many_brokers"] += 1
+                self._tell_once(end, "brokers", f"more than {_MOST_BROKERS} brokers are linked: others are not heard")
             elif self._graph.hear(told):
                 news.append(told)
         if news:
             self._flood(news, end)
             self._graph_changed(now)
+            for told in news:
+                self._look_at_name(end, told)
+
+    def _hear_of_itself(self, end: End, told: Announcement) -> None:
+        """Take in what is told of this broker: by itself, before it was started again, or by another that is not it."""
+        if told.store != self._engine.identity.store_uuid:
+            self._conflict(end, f"another broker has the id of this one, {self.broker:08x}, on another store")
+        elif told.number > self._number:  # of a time when the clock was ahead
+            self._number = told.number
+            self._is_outdone = True
+            if told.start in self._outdone_by:  # what is over does not answer
+                self._conflict(end, "another broker runs on a copy of this one's store, and has its id: stop it")
+            elif len(self._outdone_by) < _MOST_TOLD:
+                self._outdone_by.add(told.start)
+
+    def _look_at_name(self, end: End, told: Announcement) -> None:
+        """Tell of brokers that are called alike: they are told apart by their ids, but not by who reads their names."""
+        if told.broker not in self._reached:
+            return
+        for other in (self.broker, *self._reached):
+            name = self._graph.announced[other].name
+            if name == told.name and other != told.broker:
+                self._conflict(end, f"two brokers, {other:08x} and {told.broker:08x}, are called {name}: rename one")
+
+    def _conflict(self, end: End, what: str) -> None:
+        self.counters["link_id_conflicts"] += 1
+        self._tell_once(end, what, f"heard from {end.shown}: {what}")
+
+    def _has_room(self) -> bool:
+        """Return whether one more broker may be known; those that cannot be reached make room for it."""
+        announced = self._graph.announced
+        if len(announced) < _MOST_BROKERS:
+            return True
+        away = announced.keys() - self._reached - {self.broker}
+        for broker in away:
+            self._graph.forget(broker)
+        return bool(away)
+
+    def _known_to(self, end: End) -> list[Announcement]:
+        """Return what a neighbour is told: of itself, in case it has forgotten, and of all that can be reached here."""
+        announced = self._graph.announced
+        return [announced[broker] for broker in {self.broker, end.broker, *self._reached} if broker in announced]
 
     def _flood(self, news: list[Announcement], but: End | None) -> None:
         for end in self._up().values():
@@ -329,13 +393,23 @@ class Links:
                 self._send_state(end, news)
 
     def _send_state(self, end: End, announced: Iterable[Announcement]) -> None:
-        all_of_it = [tuple(each) for each in announced]
-        for at in range(0, len(all_of_it), _ANNOUNCED_AT_ONCE):
-            some: Any = tuple(all_of_it[at : at + _ANNOUNCED_AT_ONCE])
-            self._out.append(Send(end.port, Kind.LINK_STATE, LinkState(some)))
+        some: list[Announcement] = []
+        size = 0
+        for told in announced:
+            its_size = _ROW_BYTES + len(told.name.encode()) + 9 * len(told.linked) + len(told.store) + len(told.start)
+            if some and size + its_size > _STATE_BYTES:
+                self._out.append(Send(end.port, Kind.LINK_STATE, LinkState(tuple(some))))
+                some, size = [], 0
+            some.append(told)
+            size += its_size
+        if some:
+            self._out.append(Send(end.port, Kind.LINK_STATE, LinkState(tuple(some))))
 
     def _digest(self) -> int:
-        numbers = sorted((each.broker, each.number) for each in self._graph.announced.values())
+        announced = self._graph.announced
+        numbers = sorted(
+            (broker, announced[broker].number) for broker in {self.broker, *self._reached} & announced.keys()
+        )
         return xxh3_64_intdigest(encode(numbers))
 
     def _graph_changed(self, now: Now) -> None:
@@ -354,7 +428,7 @@ class Links:
 
     def _next_epoch(self) -> bytes:
         self._epochs += 1
-        return self._start[:8] + self._epochs.to_bytes(8, "big")
+        return self._start[:_START_BYTES] + self._epochs.to_bytes(8, "big")
 
     # Packets.
 
@@ -433,6 +507,8 @@ class Links:
         contents, source = decode_contents(packet), packet.source
         if contents is None:
             self.counters["link_unreadable"] += 1
+        elif isinstance(contents, Interest) and contents.epoch[:_START_BYTES] != self._start_of(source):
+            self.counters["link_outdated"] += 1  # it is of before it was started again, or its start is not known yet
         elif isinstance(contents, Interest):
             outbound = self._outbound.get(source)
             if outbound is None:
@@ -451,11 +527,13 @@ class Links:
         elif isinstance(contents, TraceIs):
             self._traces.take(contents, source, self._reached, now)
 
+    def _start_of(self, broker: int) -> bytes:
+        return self._graph.announced[broker].start[:_START_BYTES]
+
     def _forged(self, end: End, what: str) -> None:
         self.counters["link_forged"] += 1
-        if what not in end.seen_refusals and len(end.seen_refusals) < 100:
-            end.seen_refusals.add(what)
-            self._warn(f"refused from {end.shown}: {what}. If this goes on, take that broker out of `links`")
+        text = f"refused from {end.shown}: {what}. If this goes on, take that broker out of `links`"
+        self._tell_once(end, what, text)
 
     # Batches: sent, carried, taken.
 
@@ -467,15 +545,16 @@ class Links:
             what = (
                 f"messages of {told.name} ({source:08x}) may not come by this link (add it to `origins`, or leave it)"
             )
-            if what not in end.seen_refusals:
-                end.seen_refusals.add(what)
-                self._warn(f"refused from {end.shown}: {what}")
+            self._tell_once(end, what, f"refused from {end.shown}: {what}")
             return
-        if not isinstance(data, LinkData) or sum(batch[4] for batch in data.batches) != len(blob):
+        if not isinstance(data, LinkData):
             self.counters["link_unreadable"] += 1
             return
+        if not are_sound(data, len(blob)):
+            self._forged(end, f"batches of {told.name} ({source:08x}) that are not what is said of them")
+            return
         if end.settings.topics_in != ALL_TOPICS:
-            data, raw = without_bytes(data, blob, end.settings.topics_in, self.broker)
+            data, raw = self._keep_out(data, blob, end.settings.topics_in)
             blob = memoryview(raw)
         self._note_came(data, blob, end.broker)
         for part in data.parts:
@@ -500,10 +579,27 @@ class Links:
                 continue
             some, raw = part_for(data, blob, to)
             if end.settings.topics_out != ALL_TOPICS:
-                some, raw = without_bytes(some, memoryview(raw), end.settings.topics_out, self.broker)
+                some, raw = self._keep_out(some, memoryview(raw), end.settings.topics_out)
+            if end.hello is not None and 0 < end.hello.most_bytes < len(raw):
+                some, raw = self._leave_out(end, some, memoryview(raw), end.hello.most_bytes)
             packet = LinkPacket(source, tuple(to), (*hops, self.broker), DATA, encode(some))
             self._out.append(Send(end.port, Kind.LINK_PACKET, packet, (raw,)))
             self.counters["link_packets_carried" if hops else "link_packets_sent"] += 1
+
+    def _keep_out(self, data: LinkData, blob: memoryview, patterns: tuple[bytes, ...]) -> tuple[LinkData, bytes]:
+        left = without_bytes(data, blob, lambda name, _size: not is_among(name, patterns), self.broker)
+        self.counters["link_kept_out"] += count_without(left[0]) - count_without(data)
+        return left
+
+    def _leave_out(self, end: End, data: LinkData, blob: memoryview, most: int) -> tuple[LinkData, bytes]:
+        """Leave out batches that a neighbour's socket would not take, or the connection broke at each try."""
+        left = without_bytes(data, blob, lambda _name, size: size > most, self.broker)
+        self.counters["link_left_out"] += count_without(left[0]) - count_without(data)
+        self._tell_once(
+            end, "large", f"batches of more than {most} bytes do not cross the link with {end.shown}, and are left out:"
+            " have max_batch_bytes alike on linked brokers",
+        )  # fmt: skip
+        return left
 
     def _send_batches(self, found: list[tuple[Outbound, list[LinkBatch]]], now: Now) -> None:
         """Send batches; those for several brokers travel together."""
@@ -516,17 +612,19 @@ class Links:
             for each in some:
                 batch = each.batch
                 key = (each.topic, batch.first_offset)
+                size += _ROW_BYTES
                 if key not in places:
-                    if size and size + len(batch.data) > _PACKET_BYTES:
+                    its_size = len(batch.data) + len(each.name)
+                    if batches and size + its_size > _PACKET_BYTES:
                         self._send_packet(batches, blobs, parts)
                         places, batches, blobs, parts, size = {}, [], [], {}, 0
+                    size += its_size + _ROW_BYTES
                     places[key] = len(batches)
                     ttl_ms = max(1, (batch.expires_at_us - now.unix_us) // 1000) if batch.expires_at_us else 0
                     batches.append((
                         each.topic, each.name, batch.first_offset, batch.count, len(batch.data), ttl_ms,
                     ))  # fmt: skip
                     blobs.append(batch.data)
-                    size += len(batch.data)
                 own = parts.setdefault(outbound.broker, (outbound.session, []))[1]
                 own.append((places[key], each.since, each.is_start, each.gone))
         if batches:
@@ -560,7 +658,13 @@ class Links:
                     del self._ends[end.port]  # it calls again, if it is there
                 else:
                     self._send_hello(end)
+            if self._is_outdone:  # not at once: a copy of this broker would be answered by it without end
+                self._is_outdone = False
+                self._announce(now)
         self._traces.tick(self._reached, now)
+        if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
+            self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
+            self._pass_by(now)
         if not self._ends:
             return
         interest = self._engine.interest
@@ -584,10 +688,10 @@ class Links:
                 if part is not None:
                     self._send_to(broker, INTEREST, part)
         self._send_confirms()
+        lost = self._engine.link_reads.take_lost()
+        for outbound in self._outbound.values():
+            outbound.subscribe_again([name for who, name in lost if who == outbound.name], now)
         self._read_all(now)
-        if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
-            self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
-            self._pass_by(now)
 
     def _may_want(self, broker: int) -> bool:
         """Return whether messages of a broker may come by the link that they would come by."""
@@ -598,43 +702,45 @@ class Links:
         found = []
         for broker in sorted(self._reached & self._outbound.keys()):
             outbound = self._outbound[broker]
-            some = outbound.read(max(self._sessions + 1, now.unix_us), now)
-            self._sessions = max(self._sessions, outbound.session)
+            some = outbound.read(first_session(self._start) + self._sessions + 1, now)
+            if outbound.session == first_session(self._start) + self._sessions + 1:
+                self._sessions += 1
             if some:
                 found.append((outbound, some))
         if found:
             self._send_batches(found, now)
 
     def _pass_by(self, now: Now) -> None:
-        for outbound in self._outbound.values():
-            for topic, start, stop in self._engine.link_reads.pass_by(outbound.name, self._pass_by_bytes, now):
-                self.counters["link_passed_by"] += stop - start
-                told = self._graph.announced.get(outbound.broker)
-                who = told.name if told is not None else f"{outbound.broker:08x}"
-                self._warn(
-                    f"{stop - start} messages of {to_text(topic.name)} (offsets {start} to {stop - 1}) are given up for"
-                    f" {who}, which has not confirmed them, as more than {self._pass_by_bytes} bytes wait: raise"
-                    " link_max_bytes, or see why the link is down or slow (`clarion links`)"
-                )
+        names = {subscriber_name(told.broker): told.name for told in self._graph.announced.values()}
+        for topic, name, start, stop in self._engine.link_reads.pass_by(self._pass_by_bytes, now):
+            self.counters["link_passed_by"] += stop - start
+            who = names.get(name, to_text(name.removeprefix(LINK)))
+            self._warn(
+                f"{stop - start} messages of {to_text(topic.name)} (offsets {start} to {stop - 1}) are given up for"
+                f" {who}, which has not confirmed them, as more than {self._pass_by_bytes} bytes wait: raise"
+                " link_max_bytes, or see why the link is down or slow (`clarion links`)"
+            )
 
     def next_deadline_s(self) -> float:
         """Return when `turn` has something to do."""
         if not self._ends:
-            return inf
+            return self._look_at_s if self._pass_by_bytes else inf
         times = [self._hello_at_s, *(held.until_s for held in self._held)]
         if (deadline_s := self._traces.next_deadline_s()) is not None:
             times.append(deadline_s)
         for broker in self._reached:
-            for side in (self._inbound.get(broker), self._outbound.get(broker)):
-                deadline_s = side.next_deadline_s() if side is not None else None
-                if deadline_s is not None:
-                    times.append(deadline_s)
+            inbound, outbound = self._inbound.get(broker), self._outbound.get(broker)
+            deadlines_s = (
+                inbound.next_deadline_s() if inbound is not None and self._may_want(broker) else None,
+                outbound.next_deadline_s() if outbound is not None else None,
+            )
+            times += [deadline_s for deadline_s in deadlines_s if deadline_s is not None]
         return min(times)
 
     @property
     def has_more(self) -> bool:
         """Whether `turn` is to be called again at once."""
-        return (
+        return bool(self._ends) and (
             self._more
             or self._engine.foreign_is_done
             or any(self._outbound[broker].has_more() for broker in self._reached & self._outbound.keys())
@@ -655,6 +761,9 @@ class Links:
         if not subscribed:
             return f"nothing is kept for a broker called {name}; `clarion links` lists those that are known"
         self._forgotten |= ids
+        for broker in ids:
+            self._outbound.pop(broker, None)
+            self._engine.link_reads.keep(subscriber_name(broker), set())
         for broker, topic in subscribed:
             body = bodies.Unsubscribe(topic, subscriber_name(broker))
             self._engine.handle(LinkPeer(broker), Request(Kind.UNSUBSCRIBE, 0, body, None), now)
@@ -714,7 +823,12 @@ class Links:
             "broker": f"{broker:08x}",
             "reachable": broker in self._reached,
             "via": self._name_of(first),
-            "confirmed": inbound is not None and inbound.is_confirmed and broker in self._reached,
+            "confirmed": (
+                inbound is not None
+                and inbound.is_confirmed
+                and broker in self._reached
+                and self._engine.interest.is_settled
+            ),
             "refused": {to_text(name): why for name, why in inbound.refused.items()} if inbound is not None else {},
             "received_messages": inbound.messages if inbound is not None else 0,
             "received_per_s": inbound.meter.per_s(inbound.messages, now.monotonic_s) if inbound is not None else 0.0,

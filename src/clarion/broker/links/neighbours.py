@@ -6,7 +6,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from clarion.broker.links.policy import LinkSettings, why_no_name
+from clarion.overlay.link_graph import Announcement
 from clarion.wire.link_bodies import LINK_VERSION, OLDEST_LINK_VERSION, LinkHello
+
+_NAME_BYTES = 255
+_LINKS = 1000  # of one broker
+_LAST_NUMBER = 1 << 62
 
 Port = Hashable  # how the edge tells connections apart
 
@@ -44,6 +49,20 @@ class End:
         return self.settings.name or self.settings.url or "somebody"
 
 
+def is_sound(told: Announcement) -> bool:
+    """Return whether a broker may have announced this."""
+    return (
+        _is_somebody(told.broker, told.store, told.name, told.start)
+        and 0 <= told.number < _LAST_NUMBER
+        and len(told.linked) <= _LINKS
+        and all(0 <= each < 1 << 32 for each in told.linked)
+    )
+
+
+def _is_somebody(broker: int, store: bytes, name: str, start: bytes) -> bool:
+    return 0 < broker < 1 << 32 and len(store) == len(start) == 16 and 0 < len(name.encode()) <= _NAME_BYTES
+
+
 def find_settings(hello: LinkHello, end: End, known: Sequence[LinkSettings], accepts: str) -> LinkSettings | str:
     """Return the settings of a link with who says this; a text where there may be none."""
     if hello.newest_version < OLDEST_LINK_VERSION or hello.oldest_version > LINK_VERSION:
@@ -53,6 +72,8 @@ def find_settings(hello: LinkHello, end: End, known: Sequence[LinkSettings], acc
         )
     if why := why_no_name(hello.name):
         return why
+    if not _is_somebody(hello.broker, hello.store, hello.name, hello.start):
+        return f"it has no name of at most {_NAME_BYTES} bytes, or no id"
     if end.is_dialled:
         wanted = end.settings.name
         if wanted and wanted != hello.name:
@@ -61,7 +82,7 @@ def find_settings(hello: LinkHello, end: End, known: Sequence[LinkSettings], acc
                 " that link"
             )
         return end.settings
-    for settings in known:
+    for settings in known if accepts != "none" else ():
         if settings.name == hello.name:
             return settings
     if accepts != "any":

@@ -10,7 +10,7 @@ from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.engine.link_reads import LinkBatch, LinkReader
 from clarion.broker.links.meter import Meter
 from clarion.broker.links.policy import is_among
-from clarion.model.names import LINK, is_pattern
+from clarion.model.names import LINK, RESERVED, is_pattern
 from clarion.wire import bodies
 from clarion.wire.codes import RETRIED
 from clarion.wire.frames import Kind, Request
@@ -18,6 +18,10 @@ from clarion.wire.link_bodies import Interest, InterestDone, LinkConfirm
 
 WINDOW_BYTES = 4 * 2**20  # sent and not confirmed
 READ_BYTES = 2**20
+_COUNTER = 8  # bytes at the end of an epoch that grow
+_READ_AGAIN_S = 1.0
+_RESERVED = "names that begin with $ are a broker's own, and do not cross links"
+_LATEST_MS = 60_000
 _LEAST_WAIT_S = 2.0  # for a confirmation, before all that is not confirmed is sent again
 _LONGEST_WAIT_S = 30.0
 
@@ -52,6 +56,8 @@ class Outbound:
         self._offsets: list[tuple[bytes, int]] = []
         self._refused: list[tuple[bytes, str]] = []
         self._request = 0
+        self._lost: dict[bytes, float] = {}  # topics that were deleted, and are to be subscribed to again, and when
+        self._asked_again: dict[int, bytes] = {}
         # What was sent.
         self.session = session
         self.reader: LinkReader | None = None
@@ -59,7 +65,7 @@ class Outbound:
         self.unconfirmed_bytes = 0
         self._progress_s = 0.0
         self._wait_s = _LEAST_WAIT_S
-        self._later: list[tuple[float, int]] = []  # topics to send again, and when
+        self._later: dict[int, float] = {}  # topics to send again, and when
         self.messages = 0
         self.meter = Meter()
 
@@ -68,6 +74,8 @@ class Outbound:
     def take_interest(self, part: Interest, now: Now) -> InterestDone | None:
         """Take in a part of what the broker wants; return the answer, None where it comes later."""
         if part.epoch != self._epoch:
+            if part.epoch[:-_COUNTER] == self._epoch[:-_COUNTER] and part.epoch < self._epoch:
+                return None  # it was long on its way, and the broker has begun anew since
             if part.number != 1:
                 return InterestDone(part.epoch, 0)
             self._epoch, self._number, self._part = part.epoch, 0, None
@@ -75,6 +83,8 @@ class Outbound:
             self._asked.clear()
         if part.number == self._number:
             return self._done
+        if part.number < self._number:
+            return None
         if part.number != self._number + 1:
             return InterestDone(part.epoch, 0)
         if self._part is None:
@@ -90,7 +100,10 @@ class Outbound:
         if part.complete:
             known = self._engine.link_reads.subscribed(self.name)
             self._to_end += [name for name in known if name not in self._named]
-        subscribes = [bodies.Subscribe(name, self.name, start) for name, start in part.add]
+        self._refused += [(name, _RESERVED) for name, _ in part.add if name.startswith(RESERVED)]
+        subscribes = [
+            bodies.Subscribe(name, self.name, start) for name, start in part.add if not name.startswith(RESERVED)
+        ]
         self._ask(Kind.SUBSCRIBE, subscribes, now)
 
     def _ask(self, kind: int, some: Sequence[bodies.Subscribe | bodies.Unsubscribe], now: Now) -> None:
@@ -111,8 +124,23 @@ class Outbound:
         self._ask(Kind.UNSUBSCRIBE, [bodies.Unsubscribe(name, self.name) for name in ended], now)
         return None if self._asked else self._end_part(self._part)
 
+    def subscribe_again(self, lost: list[bytes], now: Now) -> None:
+        """Subscribe again to topics that were deleted: they are wanted all the same, from their new beginning on."""
+        self._lost |= dict.fromkeys(lost, now.monotonic_s)
+        due = [name for name, due_s in self._lost.items() if due_s <= now.monotonic_s]
+        for name in due:
+            del self._lost[name]
+            if name in self._named:
+                self._request += 1
+                self._asked_again[self._request] = name
+                body = bodies.Subscribe(name, self.name, "earliest")
+                self._engine.handle(self._peer, Request(Kind.SUBSCRIBE, self._request, body, None), now)
+
     def on_reply(self, reply: Reply, now: Now) -> InterestDone | None:
         """Take in what the engine answered; return what the broker is told, once all is answered."""
+        lost = self._asked_again.pop(reply.request_id, None)
+        if lost is not None and isinstance(reply.body, bodies.Refused):
+            self._lost[lost] = now.monotonic_s + _READ_AGAIN_S
         name = self._asked.pop(reply.request_id, None)
         if name is None or self._part is None:
             return None
@@ -141,12 +169,16 @@ class Outbound:
         if self._is_overdue(now) or self.reader is None or not reads.is_known(self.reader):
             self._begin(session, now)
         assert self.reader is not None
-        while self._later and self._later[0][0] <= now.monotonic_s:
-            reads.again(self.reader, self._later.pop(0)[1])
+        if self._later:
+            for topic in [each for each, due_s in self._later.items() if due_s <= now.monotonic_s]:
+                del self._later[topic]
+                reads.again(self.reader, topic)
         room = min(READ_BYTES, WINDOW_BYTES - self.unconfirmed_bytes)
         if room <= 0 or (not self.reader.ready and self.reader.scanned is None):
             return []
         found = reads.read(self.reader, room, now)
+        for topic in self.reader.take_unread():
+            self._later.setdefault(topic, now.monotonic_s + _READ_AGAIN_S)
         if found and not self.unconfirmed_bytes:
             self._progress_s = now.monotonic_s
         for each in found:
@@ -195,8 +227,8 @@ class Outbound:
             for number, after_ms in said.again:
                 for _, size in self._unconfirmed.pop(number, ()):
                     self.unconfirmed_bytes -= size
-                self._later.append((now.monotonic_s + after_ms / 1000, number))
-            self._later.sort()
+                due_s = now.monotonic_s + min(max(0, after_ms), _LATEST_MS) / 1000
+                self._later[number] = min(due_s, self._later.get(number, due_s))
 
     def route_changed(self, now: Now) -> None:
         """What is under way may be lost: if it is not confirmed soon, send it again."""
@@ -205,7 +237,10 @@ class Outbound:
 
     def next_deadline_s(self) -> float | None:
         """Return when there is something to do again."""
-        times = [self._later[0][0]] if self._later else []
+        times = list(self._lost.values())
+        if not self._number:  # nothing is sent before it is known what the broker wants
+            return min(times, default=None)
+        times += self._later.values()
         if self.unconfirmed_bytes:
             times.append(self._progress_s + self._wait_s)
         return min(times, default=None)

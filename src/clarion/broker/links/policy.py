@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+from clarion.broker.engine.limits import MAX_NAME_BYTES
 from clarion.model.address import check_connect
 from clarion.model.errors import BadSettings
-from clarion.model.names import from_text, is_good_pattern, matches
+from clarion.model.ids import MAX_BATCH_MESSAGES
+from clarion.model.names import RESERVED, from_text, is_good_pattern, is_pattern, matches
 from clarion.wire.link_bodies import LinkData, LinkPart
 
 ALL_TOPICS = (b"#",)
 ANY_ORIGIN = "*"
 MAX_NAME_CHARACTERS = 64
 _ID_DIGITS = 8
+_MOST = 1 << 61  # of a position, or a time: sums of two are stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +124,37 @@ def is_among(topic: bytes, patterns: Iterable[bytes]) -> bool:
     return any(pattern == topic or matches(pattern, topic) for pattern in patterns)
 
 
-def without_bytes(data: LinkData, blob: memoryview, patterns: tuple[bytes, ...], by: int) -> tuple[LinkData, bytes]:
-    """Return what is left of batches where those on other topics may not cross: whom they are for is told that they
+def are_sound(data: LinkData, size: int) -> bool:
+    """Return whether what is said of batches can be, of so many bytes in all."""
+    for topic, name, first_offset, count, its_size, ttl_ms in data.batches:
+        if not (0 < topic < _MOST and 0 <= first_offset < _MOST and 0 < count <= MAX_BATCH_MESSAGES and its_size >= 0):
+            return False
+        if not 0 <= ttl_ms < _MOST // 1000 or not 0 < len(name) <= MAX_NAME_BYTES:
+            return False
+        if is_pattern(name) or name.startswith(RESERVED):
+            return False
+    places = range(len(data.batches))
+    return sum(batch[4] for batch in data.batches) == size and all(
+        place in places and 0 <= since <= data.batches[place][2] and gone >= 0
+        for part in data.parts
+        for place, since, _, gone in part.batches
+    )
+
+
+def count_without(data: LinkData) -> int:
+    """Return how many messages there are of which the bytes were taken out."""
+    return sum(batch[3] for batch in data.batches if not batch[4])
+
+
+def without_bytes(
+    data: LinkData, blob: memoryview, is_refused: Callable[[bytes, int], bool], by: int
+) -> tuple[LinkData, bytes]:
+    """Return what is left of batches where some, by topic and size, may not cross: whom they are for is told that they
     were there, and by whose policy they do not come."""
     batches, blobs, refused, at = [], [], set(), 0
     for place, batch in enumerate(data.batches):
         topic, name, first_offset, count, size, ttl_ms = batch
-        if size and not is_among(name, patterns):
+        if size and is_refused(name, size):
             refused.add(place)
             batch = (topic, name, first_offset, count, 0, ttl_ms)
         else:
