@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -272,13 +273,13 @@ def model(
     at_s = traffic.at_s[traffic.message]
     by_subscriber = np.argsort(traffic.subscriber, kind="stable")
     edges = np.searchsorted(traffic.subscriber[by_subscriber], np.arange(load.subscribers + 1)).tolist()
-    places = [by_subscriber[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    places = [by_subscriber[start:stop] for start, stop in pairwise(edges)]
     each = [_History(at_s[some], keys[some]) for some in places]
     outcomes = []
     for chosen in configurations:
         together = [_History(at_s, salted if chosen.bits else keys)]
-        kinds = [_keep(chosen, some, seconds) for some in (published, together, each)]
-        outcomes.append(Outcome(chosen, *kinds, traffic.delivered))
+        first, second, third = (_keep(chosen, some, seconds) for some in (published, together, each))
+        outcomes.append(Outcome(chosen, first, second, third, traffic.delivered))
         if on_done is not None:
             on_done()
     return outcomes
