@@ -45,6 +45,7 @@ class Room(msgspec.Struct, frozen=True):
     histories: int
     notes: int  # a batch in a history each
     saves: int
+    saved_over_s: float  # from the first save to the last one
     saved_bytes: int  # of notes as they are saved, compressed
     packed_bytes: int  # of filters, and of notes that stay exact
     packed_gzip_bytes: int  # the same, each compressed once more
@@ -66,6 +67,7 @@ class Run(msgspec.Struct, frozen=True):
     seconds: float
     per_s: float  # messages that were asked for
     put: int
+    put_in_all: int  # with those that warmed everything up
     delivered: int
     expected: int
     batches: int
@@ -130,10 +132,11 @@ def _run(load: Load, tracking: Tracking, seconds: float, persist_s: float) -> Ru
         after, taken_s = _usage(broker.pid), time.perf_counter() - begin_s
         ending.close()
         room = _room(folder / "data" / _FILE, tracking) if tracking != "none" else None
+    asked = max(1, int(load.per_s * seconds))
     return Run(
-        tracking, seconds, load.per_s, put["put"], got - before_got, wanted, put["batches"] - warm["batches"],
-        min(1.0, seconds / put["taken_s"]) * put["put"] / max(1, int(load.per_s * seconds)), probed["taken_s"],
-        probed["lost"], (after["cpu_s"] - before["cpu_s"]) / taken_s, after["memory_bytes"],
+        tracking, seconds, load.per_s, put["put"], warm["put"] + put["put"], got - before_got, wanted,
+        put["batches"] - warm["batches"], min(1.0, seconds / put["taken_s"]) * put["put"] / asked,
+        probed["taken_s"], probed["lost"], (after["cpu_s"] - before["cpu_s"]) / taken_s, after["memory_bytes"],
         (after["written_bytes"] - before["written_bytes"]) / taken_s, room,
     )  # fmt: skip
 
@@ -248,8 +251,9 @@ def _room(file: Path, tracking: Tracking) -> Room:
     """Return what a broker's file takes as it was saved, and packed as it would be later."""
     settings = HistorySettings("log" if tracking == "log" else "bloom")
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as reading:
-        notes, saves, saved = reading.execute(
-            "SELECT coalesce(sum(notes), 0), count(DISTINCT at_us), coalesce(sum(length(data)), 0) FROM block"
+        notes, saved, saves, over_us = reading.execute(
+            "SELECT coalesce(sum(notes), 0), coalesce(sum(length(data)), 0), count(DISTINCT at_us),"
+            " coalesce(max(at_us) - min(at_us), 0) FROM block"
         ).fetchone()
     now_us = time.time_ns() // 1000
     with closing(HistoryFile(file, settings, now_us=now_us)) as histories:
@@ -266,8 +270,8 @@ def _room(file: Path, tracking: Tracking) -> Room:
         )
     kept = [*filters, *(data for _, data in blocks)]
     return Room(
-        named, notes, saves, saved, sum(map(len, kept)), sum(len(gzip.compress(data, 6)) for data in kept),
-        (pages - free) * size, len(filters), sum(count for count, _ in blocks), packing_s,
+        named, notes, saves, over_us / 1e6, saved, sum(map(len, kept)),
+        sum(len(gzip.compress(data, 6)) for data in kept), (pages - free) * size, len(filters), sum(count for count, _ in blocks), packing_s,
     )  # fmt: skip
 
 
