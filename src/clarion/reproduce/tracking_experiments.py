@@ -55,7 +55,7 @@ def run_experiments(
     on_done: Callable[[int, int], None] | None = None,
 ) -> Results:
     """Run the model of all configurations and, unless told otherwise, a broker with each way of tracking."""
-    at_rate = [one for one in TABLE_2 if one.buffer == "135K" and one.persist_s == 1]
+    at_rate = [one for one in TABLE_2 if one.buffer == "135K" and one.persist_s == 1 and one.accuracy > 0.99]
     total = len(TABLE_2) + len(at_rate) + 2 + (rounds * len(TRACKINGS) if really else 0)
     done = 0
 

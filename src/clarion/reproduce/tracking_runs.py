@@ -7,12 +7,12 @@ import gzip
 import json
 import math
 import os
-import signal
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -170,25 +170,20 @@ class _Client:
         return self.answer(_END_S + order.get("seconds", 0.0) * 2)
 
     def line(self, within_s: float) -> str:
-        """Return the next line that it says."""
+        """Return the next line that it says; who says nothing for too long is ended."""
         assert self._process.stdout is not None
-        previous = signal.signal(signal.SIGALRM, _late)
-        signal.setitimer(signal.ITIMER_REAL, within_s)
+        alarm = threading.Timer(within_s, self._process.kill)
+        alarm.start()
         try:
             line = self._process.stdout.readline()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
+            alarm.cancel()
         if not line:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip().splitlines()
             why = said[-1] if said else f"exit {self._process.wait()}"
             raise PermanentError(f"the process that was to {self._role} ended: {why}. The run says nothing")
         return line
-
-
-def _late(*_: object) -> None:
-    raise PermanentError("a client of the run did not answer in time; the run says nothing")
 
 
 @contextmanager
@@ -271,7 +266,8 @@ def _room(file: Path, tracking: Tracking) -> Room:
     kept = [*filters, *(data for _, data in blocks)]
     return Room(
         named, notes, saves, over_us / 1e6, saved, sum(map(len, kept)),
-        sum(len(gzip.compress(data, 6)) for data in kept), (pages - free) * size, len(filters), sum(count for count, _ in blocks), packing_s,
+        sum(len(gzip.compress(data, 6)) for data in kept), (pages - free) * size, len(filters),
+        sum(count for count, _ in blocks), packing_s,
     )  # fmt: skip
 
 
