@@ -128,9 +128,8 @@ def report(found: dict[Tracking, Measured], facts: dict[str, Any]) -> str:
     for name, room in facts["rooms"].items():
         bits = 8 * room["file_bytes"] / room["notes"]
         packing_us = 1e6 * room["packing_s"] / room["notes"]
-        kept.append(
-            [name, f"{bits:.1f}", f"{bits / BATCH:.3f}", f"{room['filters']:,}", f"{room['exact']:,}", f"{packing_us:.2f}"]
-        )  # fmt: skip
+        counts = [f"{room['filters']:,}", f"{room['exact']:,}"]
+        kept.append([name, f"{bits:.1f}", f"{bits / BATCH:.3f}", *counts, f"{packing_us:.2f}"])
     room_head = ["tracking", "bits a batch and history", "bits a message and history", "filters", "exact",
                  "packing, µs a batch and history"]  # fmt: skip
     reached = statistics.median(ratios(found, "bloom", "per_s"))
@@ -145,7 +144,7 @@ def report(found: dict[Tracking, Measured], facts: dict[str, Any]) -> str:
             f"Throughput with bloom is {reached:.3f} of that without (aim: {_AIM_RATIO}).",
             "## Room",
             f"Half a million notes of 500 subscribers, of the load of `clarion reproduce tracking`, at efpp 1e-5, with"
-            f" all that the file has; a batch of {BATCH} is one note (aim: {_AIM_BITS} bits a message and history entry).",
+            f" all that the file has; a batch of {BATCH} is one note (aim: {_AIM_BITS} bits a message and history).",
             markdown(room_head, kept),
             "Packing comes later, and is not in the processor time above.",
             f"{_NAMES:,} histories of an origin and a subscriber take {facts['memory_bytes'] * _NAMES / 1e6:.1f} MB of"
