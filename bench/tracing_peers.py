@@ -164,8 +164,8 @@ def report(found: list[tuple[str, int, Figures]], messages: int, command: str, m
             f" sampled, BatchSpanProcessor, exported as OTLP/protobuf to a file{f' (SDK {spans})' if spans else ''}. A"
             " span has times and attributes that the others do not keep. Clarion notes batches: where a batch has one"
             " message that is a note of each message. Its CPU has notes, saves every two seconds of the messages' time,"
-            " and packing; its bytes are those of the file, with all that is in it; an empty one has about 0.13 MB. Filters are of"
-            " 99.999 %.",
+            " and packing; its bytes are those of the file, with all that is in it; an empty one has about 0.13 MB."
+            " Filters are of 99.999 %.",
             f"## Machine\n\n{in_a_line(machine)}.",
         ]
     )

@@ -179,11 +179,16 @@ class _Client:
         finally:
             alarm.cancel()
         if not line:
-            self._errors.seek(0)
-            said = self._errors.read().decode(errors="replace").strip().splitlines()
-            why = said[-1] if said else f"exit {self._process.wait()}"
-            raise PermanentError(f"the process that was to {self._role} ended: {why}. The run says nothing")
+            self._process.wait()
+            raise PermanentError(f"the process that was to {self._role} ended: {_last_line(self._errors)}")
         return line
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    """Return the last thing that a process said."""
+    errors.seek(0)
+    said = errors.read().decode(errors="replace").strip().splitlines()
+    return said[-1] if said else "it said nothing"
 
 
 @contextmanager
@@ -209,18 +214,20 @@ def _broker(folder: Path, tracking: Tracking, persist_s: float) -> Iterator[tupl
     command = [sys.executable, "-m", "clarion", "up", "--json", "--data", str(folder / "data")]
     command += ["--listen", "tcp://127.0.0.1:*", "--log-level", "error", "--set", f"tracking={tracking}"]
     command += ["--set", f"tracking_persist_s={persist_s}"]
-    broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 open as long as the process
+    broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert broker.stdout is not None
         line = broker.stdout.readline()
         if not line:
-            raise PermanentError("the broker did not start; the run says nothing")
+            raise PermanentError(f"the broker did not start: {_last_line(errors)}")
         yield broker, json.loads(line)["urls"][0]
     finally:
         broker.terminate()
         broker.wait()
-        if broker.stdout is not None:
-            broker.stdout.close()
+        assert broker.stdout is not None
+        for stream in (broker.stdout, errors):
+            stream.close()
 
 
 def _usage(pid: int) -> dict[str, float]:
