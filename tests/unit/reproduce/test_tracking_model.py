@@ -21,7 +21,7 @@ SMALL = Load(publishers=20, subscribers=30, topics=40, topics_each=10, per_s=100
 
 
 def test_a_buffer_is_stored_when_it_is_full() -> None:
-    assert cut(np.linspace(0.0, 9.0, 10), 4, 100.0, 10.0) == [Stored(0, 4, 3.0), Stored(4, 8, 7.0)]
+    assert cut(np.arange(10) + 0.0, 4, 100.0, 10.0) == [Stored(0, 4, 3.0), Stored(4, 8, 7.0)]
 
 
 def test_a_buffer_is_stored_when_its_time_is_over_however_little_it_has() -> None:
