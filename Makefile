@@ -1,7 +1,7 @@
 # Clarion: everything a newcomer needs. `make help` lists the targets.
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-peers bench-paced bench-workflows bench-growth bench-feeds bench-compare bench-publisher bench-pipeline torture powercuts scaling reproduce reproduce-workflow reproduce-feeds clean
+.PHONY: help setup demo test check format bench bench-peers bench-paced bench-workflows bench-growth bench-feeds bench-compare bench-publisher bench-pipeline bench-tracking torture powercuts scaling reproduce reproduce-workflow reproduce-feeds reproduce-tracking clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -66,6 +66,12 @@ bench-pipeline: setup ## Spark's source and sink in ratio to Parquet, and an aud
 	@$(PY) -m bench.pipeline
 	@$(PY) -m bench.audit
 
+bench-tracking: setup ## what tracking costs, in ratio to none, and beside exact logs and OpenTelemetry spans; reports in bench/results
+	@sh scripts/install-tracing-peers
+	@$(PY) -m bench.tracking
+	@$(PY) -m bench.tracking_cost
+	@$(PY) -m bench.tracing_peers
+
 torture: setup ## 500 kills of broker and clients under load, then 300 of those who share work, 300 of workflows, 100 of nodes that poll, and 200 of linked brokers and their links
 	@$(PY) -m tests.integration.torture --kills 500
 	@$(PY) -m tests.integration.torture_sharing --kills 300
@@ -88,6 +94,9 @@ reproduce-workflow: setup ## the experiments of Resource Management for Elastic 
 
 reproduce-feeds: setup ## the evaluation of Corona: report and figures in out/feeds
 	@.venv/bin/clarion reproduce feeds --out out/feeds
+
+reproduce-tracking: setup ## the experiment of Low-Overhead Message Tracking for Distributed Messaging: report and figures in out/tracking
+	@.venv/bin/clarion reproduce tracking --out out/tracking
 
 clean: ## remove what setup and runs made
 	rm -rf .venv .venv-peers out .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -77,6 +77,7 @@ _ELSEWHERE: dict[str, list[str]] = {
     "reproduce publisher": ["--out", "{reproduced}"],
     "reproduce workflow": ["--out", "{reproduced}"],
     "reproduce feeds": ["--out", "{reproduced}"],
+    "reproduce tracking": ["--out", "{reproduced}"],
     "workflow run": [_FLOW],
     "workflow status": [],
     "workflow advise": [_FLOW],

@@ -30,6 +30,7 @@ from clarion.cli.read_commands import browse, get, state_app
 from clarion.cli.subscription_commands import subscribe, subscriptions_app, unsubscribe
 from clarion.cli.topic_commands import topics_app
 from clarion.cli.tracking_commands import trace, tracking_app
+from clarion.cli.tracking_model_commands import reproduce_tracking
 from clarion.cli.workflow_commands import worker, workflow_app
 from clarion.cli.workflow_model_commands import reproduce_workflow, simulate_workflow
 
@@ -81,6 +82,7 @@ simulate_app.command("workflow")(simulate_workflow)
 reproduce_app.command("workflow")(reproduce_workflow)
 simulate_app.command("feeds")(simulate_feeds)
 reproduce_app.command("feeds")(reproduce_feeds)
+reproduce_app.command("tracking")(reproduce_tracking)
 
 _BROKER, _MESSAGES, _LOOK_AFTER = "Broker", "Messages", "Look around, look after"
 _WORKFLOWS, _FEEDS, _PIPELINE, _MODELS = "Workflows", "The web", "Data", "Models"
