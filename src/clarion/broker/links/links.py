@@ -123,7 +123,7 @@ class Links:
     @property
     def is_on(self) -> bool:
         """Whether there is, or was, any link."""
-        return bool(self._ends)
+        return bool(self._ends or self._inbound or self._outbound)
 
     def dial(self, port: Port, settings: LinkSettings) -> None:
         """Have a link to where a broker should be listening."""
@@ -506,7 +506,7 @@ class Links:
                     del self._ends[end.port]  # it calls again, if it is there
                 else:
                     self._send_hello(end)
-        if not self._ends:
+        if not self.is_on:
             return
         interest = self._engine.interest
         interest.is_on = True
@@ -562,7 +562,7 @@ class Links:
 
     def next_deadline_s(self) -> float:
         """Return when `turn` has something to do."""
-        if not self._ends:
+        if not self.is_on:
             return inf
         times = [self._hello_at_s, *(held.until_s for held in self._held)]
         for broker in self._reached:
