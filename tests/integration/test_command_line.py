@@ -117,6 +117,8 @@ def test_subscribing_twice_is_fine_and_unsubscribing_twice_is_told(shell: Shell)
         "topic": "alerts",
         "subscriber": "reader",
         "new": True,
+        "origins": [],
+        "unconfirmed": [],
     }
     assert shell.json("subscribe", "alerts", "--as", "reader")["new"] is False
     assert shell.json("unsubscribe", "alerts", "--as", "reader")["subscriber"] == "reader"

@@ -33,6 +33,7 @@ _LISTS = {"get", "browse", "config", "topics list", "subscriptions list", "dead 
 _RUNS: list[tuple[str, list[str]]] = [
     ("config", []),
     ("stats", []),
+    ("links list", []),
     ("topics create", ["alerts", "--retention", "keep"]),
     ("topics configure", ["alerts", "--max-age", "7d"]),
     ("topics describe", ["alerts"]),
@@ -72,6 +73,7 @@ _RUNS: list[tuple[str, list[str]]] = [
 # What takes long, or never ends, or needs Spark, a workflow or a node that runs: the tests of each look at its JSON.
 _ELSEWHERE: dict[str, list[str]] = {
     "up": [],
+    "links forget": ["somebody", "--yes"],
     "demo": [],
     "publish": ["--from-http"],
     "reproduce publisher": ["--out", "{reproduced}"],

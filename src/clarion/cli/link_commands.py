@@ -126,7 +126,7 @@ def links_tables(told: LinksDescription) -> Group:
 
     parts: list[Any] = [Text(f"this broker is {told.name} ({told.broker})")]
     if not told.links:
-        parts.append("it has no links; either end makes one: clarion up --name NAME --link URL-OF-THE-OTHER")
+        parts.append("it has no links now; either end makes one: clarion up --name NAME --link URL-OF-THE-OTHER")
     if told.links:
         rows = [_link_cells(one) for one in told.links]
         parts += ["", table_of(["link with", "id", "address", "state", "for", "why"], rows)]

@@ -154,3 +154,21 @@ def test_a_meter_tells_how_fast_a_count_grew_lately() -> None:
     for second in range(10, 20):
         meter.look(90, float(second))
     assert meter.per_s(90, 20.0) == 0.0
+
+
+def test_an_answer_is_given_and_old_messages_are_given_up_where_the_only_neighbour_is_gone() -> None:
+    world = World(1, [(2, 1)])
+    one, two = world.add(1, pass_by_bytes=10), world.add(2)
+    world.run(3)
+    two.subscribe(b"news", b"reader")
+    world.run(1)
+    two.is_running = False
+    world.run(4.5)
+    assert one.links.hold(_subscribe(one, b"other"), world.now)
+    for _ in range(3):
+        one.put(b"news", 5)
+        world.run(3)
+    assert one.links.is_on
+    assert one.links.status(world.now)["links"] == []
+    assert _told(one.links.take_held(world.now)) == ((), ("b2",))
+    assert any("are given up for b2" in text for _, text in one.links.take_notices())

@@ -149,7 +149,7 @@ class Links:
     @property
     def is_on(self) -> bool:
         """Whether there is anything to do: there is a link, or was, or something may be kept for one that was."""
-        return bool(self._ends or self._pass_by_bytes)
+        return bool(self._ends or self._inbound or self._outbound or self._pass_by_bytes)
 
     def dial(self, port: Port, settings: LinkSettings) -> None:
         """Have a link to where a broker should be listening."""
@@ -665,7 +665,7 @@ class Links:
         if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
             self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
             self._pass_by(now)
-        if not self._ends:
+        if not self.is_on:
             return
         interest = self._engine.interest
         interest.is_on = True
@@ -723,8 +723,10 @@ class Links:
 
     def next_deadline_s(self) -> float:
         """Return when `turn` has something to do."""
-        if not self._ends:
-            return self._look_at_s if self._pass_by_bytes else inf
+        if not self.is_on:
+            return inf
+        if not self._ends and not self._inbound and not self._outbound:
+            return self._look_at_s
         times = [self._hello_at_s, *(held.until_s for held in self._held)]
         if (deadline_s := self._traces.next_deadline_s()) is not None:
             times.append(deadline_s)
