@@ -555,7 +555,7 @@ class Links:
                 told = self._graph.announced.get(outbound.broker)
                 who = told.name if told is not None else f"{outbound.broker:08x}"
                 self._warn(
-                    f"{stop - start} messages of {to_text(topic.name)} (offsets {start} to {stop - 1}) are given up for"
+                    f"{stop - start} message(s) of {to_text(topic.name)} (offsets {start} to {stop - 1}) are given up for"
                     f" {who}, which has not confirmed them, as more than {self._pass_by_bytes} bytes wait: raise"
                     " link_max_bytes, or see why the link is down or slow (`clarion links`)"
                 )
@@ -665,7 +665,7 @@ class Links:
 
     def asked(self, peer: Any, request_id: int, topic: bytes) -> None:
         """Note that somebody subscribes."""
-        if self._ends and len(self._asked) < _MOST_HELD:
+        if self.is_on and len(self._asked) < _MOST_HELD:
             self._asked[peer, request_id] = topic
 
     @property
