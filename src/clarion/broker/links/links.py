@@ -555,8 +555,8 @@ class Links:
                 told = self._graph.announced.get(outbound.broker)
                 who = told.name if told is not None else f"{outbound.broker:08x}"
                 self._warn(
-                    f"{stop - start} message(s) of {to_text(topic.name)} (offsets {start} to {stop - 1}) are given up for"
-                    f" {who}, which has not confirmed them, as more than {self._pass_by_bytes} bytes wait: raise"
+                    f"{stop - start} message(s) of {to_text(topic.name)} (offsets {start} to {stop - 1}) are given up"
+                    f" for {who}, which has not confirmed them, as more than {self._pass_by_bytes} bytes wait: raise"
                     " link_max_bytes, or see why the link is down or slow (`clarion links`)"
                 )
 
