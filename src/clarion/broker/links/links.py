@@ -849,7 +849,7 @@ class Links:
 
     def asked(self, peer: Any, request_id: int, topic: bytes) -> None:
         """Note that somebody subscribes."""
-        if self._ends and len(self._asked) < _MOST_HELD:
+        if self.is_on and len(self._asked) < _MOST_HELD:
             self._asked[peer, request_id] = topic
 
     @property
