@@ -24,7 +24,7 @@ def draw_latency(results: Results, path: Path) -> None:
         times, forces = axes[0]
         _draw_times(times, results)
         _rows(forces, results, lambda one: one.forces_per_s("together"), "{:.2g}")
-        _ours(forces, results, lambda _: 1 / results.persist_s, "{:.2g}")
+        _bars_of_ours(forces, results, [_saves_per_s(results, name) for name in results.by_message], "{:.2g}")
         forces.set_xscale("log")
         forces.set(xlim=(0.03, 60), xlabel="forces a second (logarithmic)", title="what latency rests on: disk forces")
         forces.xaxis.set_major_formatter(lambda value, _place: f"{value:g}")
@@ -54,6 +54,7 @@ def draw_storage(results: Results, path: Path) -> None:
     _draw_bytes(
         results, path, "Uncompressed storage use", lambda one: one.bytes_per_message("together"),
         lambda one: one.publisher.bytes_per_entry, lambda room: room.bytes_per_entry,
+        shows_overwritten=True,
     )  # fmt: skip
 
 
@@ -73,18 +74,21 @@ def _draw_bytes(
     value: Callable[[Outcome], float],
     published: Callable[[Outcome], float],
     ours: Callable[[Room], float],
+    *,
+    shows_overwritten: bool = False,
 ) -> None:
     with saved(path, size=(9.6, 7.0), footer=_footer(results)) as (figure, axes):
         place = axes[0, 0]
         _rows(place, results, value, "{:.1f}", published)
         entries = 1 + results.delivered
         _ours(place, results, lambda room: entries * ours(room), "{:.1f}")
-        some = [one for one in results.outcomes if one.configuration.bits]
-        at = [results.outcomes.index(one) - 1 for one in some]
-        place.plot(
-            [one.overwritten_per_message("together") for one in some], at, "D", color=_DARK, markersize=4,
-            label="BF, where a filter is kept until it is full, and its copy overwritten",
-        )  # fmt: skip
+        if shows_overwritten:
+            some = [one for one in results.outcomes if one.configuration.bits]
+            at = [results.outcomes.index(one) - 1 for one in some]
+            place.plot(
+                [one.overwritten_per_message("together") for one in some], at, "D", color=_DARK, markersize=4,
+                label="BF, where a filter is kept until it is full, and its copy overwritten",
+            )  # fmt: skip
         place.plot([], [], "s", color="#bbbbbb", label="left part: the publisher history; rest: all deliveries")
         most = max(value(one) for one in results.outcomes)
         place.set(xlim=(0, most * 1.12), xlabel="bytes a message")
@@ -145,9 +149,19 @@ def _label(place: Any, results: Results) -> None:
     place.grid(axis="x", alpha=0.3, linewidth=0.6)
 
 
+def _saves_per_s(results: Results, tracking: str) -> float:
+    """Return how often a broker saved its histories, or was told to where none was run."""
+    rooms = [run.room for run in results.runs if run.tracking == tracking and run.room is not None]
+    over_s = sum(room.saved_over_s for room in rooms)
+    return sum(room.saves - 1 for room in rooms) / over_s if over_s else 1 / results.persist_s
+
+
 def _ours(place: Any, results: Results, value: Callable[[Room], float], form: str) -> None:
+    _bars_of_ours(place, results, [value(room) for room in results.by_message.values()], form)
+
+
+def _bars_of_ours(place: Any, results: Results, values: list[float], form: str) -> None:
     first = len(results.outcomes) - 1
-    values = [value(room) for room in results.by_message.values()]
     bars = place.barh(range(first, first + len(values)), values, color=_OURS, height=0.75)
     place.bar_label(bars, [form.format(each) for each in values], fontsize=7.5, padding=3)
 

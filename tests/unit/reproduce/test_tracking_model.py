@@ -21,11 +21,11 @@ SMALL = Load(publishers=20, subscribers=30, topics=40, topics_each=10, per_s=100
 
 
 def test_a_buffer_is_stored_when_it_is_full() -> None:
-    assert cut(np.arange(10) + 0.0, 4, 100.0, 10.0) == [Stored(0, 4, 3.0), Stored(4, 8, 7.0)]
+    assert cut(np.arange(10, dtype=np.float64), 4, 100.0, 10.0) == [Stored(0, 4, 3.0), Stored(4, 8, 7.0)]
 
 
 def test_a_buffer_is_stored_when_its_time_is_over_however_little_it_has() -> None:
-    at_s = np.arange(10) + 0.5
+    at_s = np.arange(10, dtype=np.float64) + 0.5
     found = cut(at_s, 100, 2.5, 10.0)
     assert found == [Stored(0, 3, 2.5), Stored(3, 5, 5.0), Stored(5, 8, 7.5), Stored(8, 10, 10.0)]
 
