@@ -35,11 +35,15 @@ def open_histories(settings: BrokerSettings, broker: int, *, now_us: int) -> His
     except ImportError:
         raise BadSettings('tracking needs NumPy: pip install "clarion[tracking]", or set tracking = "none"') from None
     try:
-        accuracy = Accuracy(
-            efpp=settings.tracking_efpp,
-            skew_s=settings.tracking_skew_s,
-            persist_s=settings.tracking_persist_s,
-            peak_per_s=settings.tracking_peak_per_s,
+        accuracy = (
+            Accuracy()
+            if settings.tracking == "log"
+            else Accuracy(
+                efpp=settings.tracking_efpp,
+                skew_s=settings.tracking_skew_s,
+                persist_s=settings.tracking_persist_s,
+                peak_per_s=settings.tracking_peak_per_s,
+            )
         )
     except ValueError as error:
         raise BadSettings(f"tracking: {error}") from None

@@ -166,9 +166,9 @@ def test_an_answer_is_given_and_old_messages_are_given_up_where_the_only_neighbo
     world.run(4.5)
     assert one.links.hold(_subscribe(one, b"other"), world.now)
     for _ in range(3):
-        one.put(b"news", 5)
+        one.publishers[0].put(b"news", 5)
         world.run(3)
     assert one.links.is_on
     assert one.links.status(world.now)["links"] == []
     assert _told(one.links.take_held(world.now)) == ((), ("b2",))
-    assert any("are given up for b2" in text for _, text in one.links.take_notices())
+    assert any("are given up for b2" in text for _, text in _noticed(one))
