@@ -48,6 +48,16 @@ def test_each_broker_is_reached_once_by_a_shortest_way(
     assert set(graph.reached_from(origin)) == set(wanted) - {origin}
 
 
+@given(links, links, brokers)
+def test_a_broker_expects_what_is_sent_from_who_sends_it_on(
+    told: set[tuple[int, int]], one_way: set[tuple[int, int]], origin: int
+) -> None:
+    graph = _graph(told, one_way)
+    for broker in range(1, 10):
+        senders = [here for here in range(1, 10) if broker in graph.split(origin, here, [broker])]
+        assert senders == [each for each in [graph.parent(origin, broker)] if each is not None]
+
+
 def test_an_older_announcement_is_no_news_and_changes_nothing() -> None:
     graph = _graph({(1, 2), (2, 3)})
     assert not graph.hear(Announcement(2, "b2", b"", 1, ()))

@@ -212,7 +212,7 @@ class Campaign:
                 world.brokers[what].start()
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(14))
 def test_links_neither_lose_nor_repeat(seed: int) -> None:
     assert Campaign(seed).run(), "nobody got anything: the test tests nothing"
 
