@@ -34,6 +34,7 @@ _RUNS: list[tuple[str, list[str]]] = [
     ("config", []),
     ("stats", []),
     ("links list", []),
+    ("trace", ["00000001000000010ca3e5eb43c60000"]),
     ("topics create", ["alerts", "--retention", "keep"]),
     ("topics configure", ["alerts", "--max-age", "7d"]),
     ("topics describe", ["alerts"]),
@@ -106,6 +107,7 @@ _ELSEWHERE: dict[str, list[str]] = {
     "pipeline channels": [],
     "pipeline audit": ["{ids.txt}", "--histories", "{histories}"],
     "pipeline sweep": [],
+    "tracking export": ["--out", "{exports}"],
 }
 _ARGUMENTS = {**dict(_RUNS), **_ELSEWHERE}
 
