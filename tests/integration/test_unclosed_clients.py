@@ -489,12 +489,13 @@ def _uses_of(client: object) -> Iterator[tuple[str, Callable[[], Any]]]:
         "offset_at": ("fork", datetime.now(UTC)),
         "is_dead": ("fork", 0),
         "describe_topics": (["fork"],),
+        "trace": ("00" * 16,),
         "commit_staged": ("writer", 1),
         "drop_staged": ("writer", 1),
     }
     no_arguments = {
         "flush", "flush_acks", "save", "close", "transaction", "hello", "stats", "topics", "subscriptions", "usage",
-        "result", "done", "saved", "ack", "nack", "extend",
+        "result", "done", "saved", "ack", "nack", "extend", "links",
     }  # fmt: skip
     told_apart = (
         {"ack", "reply", "sent", "offsets", "versions"}
