@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from clarion.cli.main import app
-from clarion.reproduce.tracking_report import REPORT
+from clarion.reproduce.judged_claims import REPORT
 
 TINY = [
     "--seconds",

@@ -14,7 +14,7 @@ from clarion.cli.main import app
 from clarion.feeds.honeycomb import Scheme
 from clarion.reproduce import feeds_experiments
 from clarion.reproduce.feeds_figures import FIGURES
-from clarion.reproduce.feeds_report import NUMBERS, REPORT
+from clarion.reproduce.judged_claims import NUMBERS, REPORT
 from clarion.sim.feeds_simulation import FeedsModel
 
 SMALL = replace(

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from clarion.cli.main import app
+from clarion.reproduce.judged_claims import NUMBERS, REPORT
 from clarion.reproduce.tracking_figures import FIGURES
-from clarion.reproduce.tracking_report import NUMBERS, REPORT
 
 
 @pytest.fixture(scope="module")

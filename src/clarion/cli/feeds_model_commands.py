@@ -149,8 +149,9 @@ def reproduce_feeds(
     with needing("reproducing needs numpy and matplotlib", "feeds,plots"):
         from clarion.reproduce.feeds_experiments import FULL, QUICK, run_experiments
         from clarion.reproduce.feeds_figures import FIGURES
-        from clarion.reproduce.feeds_report import REPORT, make_report, summary_rows, write_report
+        from clarion.reproduce.feeds_report import make_report, write_report
         from clarion.reproduce.figure_style import draw_all
+        from clarion.reproduce.judged_claims import REPORT, summary_rows
     with naming_option(out, "--out", done="used", other="another folder"):
         out.mkdir(parents=True, exist_ok=True)
     with progress_of_runs(quiet=as_json) as on_done:

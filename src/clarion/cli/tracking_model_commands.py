@@ -43,10 +43,11 @@ def reproduce_tracking(
     """
     with needing("reproducing needs numpy and matplotlib", "tracking,plots"):
         from clarion.reproduce.figure_style import draw_all
+        from clarion.reproduce.judged_claims import REPORT, summary_rows
         from clarion.reproduce.tracking_experiments import run_experiments
         from clarion.reproduce.tracking_figures import FIGURES
         from clarion.reproduce.tracking_model import Load
-        from clarion.reproduce.tracking_report import REPORT, make_report, summary_rows, write_report
+        from clarion.reproduce.tracking_report import make_report, write_report
     with naming_option(out, "--out", done="used", other="another folder"):
         out.mkdir(parents=True, exist_ok=True)
     end_cleanly_on_sigterm()

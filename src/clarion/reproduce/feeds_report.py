@@ -5,9 +5,9 @@ Claims are in the lecture's order, each above the function that judges it; ours 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,9 +24,19 @@ from clarion.reproduce.feeds_experiments import (
     spread,
 )
 from clarion.reproduce.feeds_figures import FIGURES, NAMES
+from clarion.reproduce.judged_claims import (
+    DIFFERS,
+    HOLDS,
+    NOT,
+    Claim,
+    Rules,
+    Seen,
+    claim_rows,
+    count_verdicts,
+    held,
+    write_parts,
+)
 
-REPORT, NUMBERS = "report.md", "report.json"
-HOLDS, DIFFERS, NOT = "holds", "differs", "does not hold"
 FAIRS = (Scheme.FAIR, Scheme.FAIR_SQRT, Scheme.FAIR_LOG)
 _NEAR = 1.1  # times as long or as much: so near a figure of the lecture's table counts as the same
 _ALIKE = 1.15
@@ -34,42 +44,7 @@ _GAP = 1e-4
 _AGREES = 0.02
 
 
-class Seen(NamedTuple):
-    """A verdict, what it rests on in words, and the numbers."""
-
-    verdict: str
-    text: str
-    values: dict[str, Any]
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """A sentence with its verdict; none is typed in, all are computed."""
-
-    name: str
-    claim: str
-    judged_by: str
-    ours: bool
-    verdict: str = ""
-    seen: str = ""
-    values: dict[str, Any] = {}
-
-
-Look: TypeAlias = Callable[[Results], Seen]
-RULES: list[tuple[Claim, Look]] = []
-
-
-def _judges(name: str, judged_by: str, *, ours: bool = False) -> Callable[[Look], Look]:
-    """Add the rule by which a function judges the claim that is the function's docstring."""
-
-    def add(look: Look) -> Look:
-        RULES.append((Claim(name, " ".join((look.__doc__ or "").split()), judged_by, ours), look))
-        return look
-
-    return add
-
-
-def _held(holds: bool) -> str:
-    return HOLDS if holds else NOT
+_rules: Rules[Results] = Rules()
 
 
 def _near(one: float, other: float) -> bool:
@@ -94,39 +69,41 @@ def _beside_table(results: Results, scheme: Scheme) -> Seen:
 _ROW = "the mean over subscriptions with real wedges, at our load or at the lecture's, is within 10 % of its time"
 
 
-@_judges("table-legacy", "half a poll interval; subscriptions by channels")
+@_rules.judges("table-legacy", "half a poll interval; subscriptions by channels")
 def _legacy(results: Results) -> Seen:
     """Legacy RSS: 900 s at a load of 50."""
     times, costs = results.outcomes[Scheme.LITE].legacy
     holds = (times.by_subscription, round(costs.polls, 6)) == LECTURE["legacy"]
-    return Seen(_held(holds), f"{times.by_subscription:g} s at {costs.polls:g}", {"polls": costs.polls})
+    return Seen(held(holds), f"{times.by_subscription:g} s at {costs.polls:g}", {"polls": costs.polls})
 
 
-@_judges("table-lite", _ROW)
+@_rules.judges("table-lite", _ROW)
 def _lite(results: Results) -> Seen:
     """Corona-Lite: 53 s at a load of 48.97."""
     return _beside_table(results, Scheme.LITE)
 
 
-@_judges("table-fair", _ROW)
+@_rules.judges("table-fair", _ROW)
 def _fair(results: Results) -> Seen:
     """Corona-Fair: 142 s at a load of 50.14."""
     return _beside_table(results, Scheme.FAIR)
 
 
-@_judges("table-fair-sqrt", _ROW)
+@_rules.judges("table-fair-sqrt", _ROW)
 def _fair_sqrt(results: Results) -> Seen:
     """Corona-Fair-Sqrt: 55 s at a load of 49.46."""
     return _beside_table(results, Scheme.FAIR_SQRT)
 
 
-@_judges("table-fair-log", _ROW)
+@_rules.judges("table-fair-log", _ROW)
 def _fair_log(results: Results) -> Seen:
     """Corona-Fair-Log: 53 s at a load of 49.43."""
     return _beside_table(results, Scheme.FAIR_LOG)
 
 
-@_judges("table-fast", "time and load of its 30 s target, with real wedges, are both within 10 % of the lecture's")
+@_rules.judges(
+    "table-fast", "time and load of its 30 s target, with real wedges, are both within 10 % of the lecture's"
+)
 def _fast(results: Results) -> Seen:
     """Corona-Fast: 32 s at a load of 58.75."""
     seen = _beside_table(results, Scheme.FAST)
@@ -143,7 +120,7 @@ def _fast(results: Results) -> Seen:
     return Seen(HOLDS if both else DIFFERS, text, seen.values)
 
 
-@_judges("fastest", "its mean is the least of all, by formula and with real wedges, and its load above Lite's")
+@_rules.judges("fastest", "its mean is the least of all, by formula and with real wedges, and its load above Lite's")
 def _fastest(results: Results) -> Seen:
     """Corona-Fast is the fastest, and increases the load, though not by much."""
     times = {scheme: results.outcomes[scheme].real_wedges[0].by_subscription for scheme in NAMES}
@@ -151,10 +128,10 @@ def _fastest(results: Results) -> Seen:
     more = results.outcomes[Scheme.FAST].formula[1].polls / results.outcomes[Scheme.LITE].formula[1].polls
     first = all(min(each, key=lambda scheme: each[scheme]) is Scheme.FAST for each in (times, formula))
     text = f"{times[Scheme.FAST]:.1f} s beside {times[Scheme.LITE]:.1f} s of Lite, at {percent(more)} load"
-    return Seen(_held(first and more > 1), text, {"load_ratio": more})
+    return Seen(held(first and more > 1), text, {"load_ratio": more})
 
 
-@_judges(
+@_rules.judges(
     "order", "means with real wedges, of every seed: Fast < Lite <= Log <= Sqrt < Fair, and Sqrt within 15 % of Lite"
 )
 def _order(results: Results) -> Seen:
@@ -168,10 +145,12 @@ def _order(results: Results) -> Seen:
     holds = all(a < b <= c <= d < e for a, b, c, d, e in runs)
     back = all(max(c, d) <= _ALIKE * b for _, b, c, d, _ in runs)
     text = "; ".join(f"{listed(times, '.1f')} s" for times in runs)
-    return Seen(_held(holds and back), f"{' / '.join(NAMES[one] for one in names)}, by seed: {text}", {"times_s": runs})
+    return Seen(held(holds and back), f"{' / '.join(NAMES[one] for one in names)}, by seed: {text}", {"times_s": runs})
 
 
-@_judges("lite-load", "planned bandwidth of Lite and the Fairs is within the budget; real wedges add less than 1 %")
+@_rules.judges(
+    "lite-load", "planned bandwidth of Lite and the Fairs is within the budget; real wedges add less than 1 %"
+)
 def _within_budget(results: Results) -> Seen:
     """The aim was never to increase the load beyond what legacy RSS would produce."""
     some = [results.outcomes[scheme] for scheme in NAMES if scheme is not Scheme.FAST]
@@ -182,10 +161,10 @@ def _within_budget(results: Results) -> Seen:
         f"planned at most {planned:.5f} of the budget; on rings with random ids up to {real:.4f} of it, for some wedges"
         " are larger than N/b^l and owners outside of theirs poll, too"
     )
-    return Seen(_held(planned <= 1 + 1e-9 and real < 1.01), text, {"planned": planned, "real": real})
+    return Seen(held(planned <= 1 + 1e-9 and real < 1.01), text, {"planned": planned, "real": real})
 
 
-@_judges("popular-gain", "with Lite the most popular 1 % wait less than half as long as the least popular half")
+@_rules.judges("popular-gain", "with Lite the most popular 1 % wait less than half as long as the least popular half")
 def _popular(results: Results) -> Seen:
     """With Corona-Lite clients of popular channels gain a lot, and less popular channels suffer."""
     model = results.extent.model
@@ -196,10 +175,10 @@ def _popular(results: Results) -> Seen:
         f"{top:.1f} s for the most popular 1 %, {rest:.1f} s for the less popular half; the least popular channels wait"
         f" {worst:.0f} s, still less than the 900 s of subscribers alone"
     )
-    return Seen(_held(2 * top < rest), text, {"top_s": top, "less_popular_s": rest})
+    return Seen(held(2 * top < rest), text, {"top_s": top, "less_popular_s": rest})
 
 
-@_judges(
+@_rules.judges(
     "fair-by-rate",
     "with Fair channels that change every 10 to 15 min wait less than a tenth of those that change weekly",
 )
@@ -210,10 +189,10 @@ def _fair_by_rate(results: Results) -> Seen:
     text = "; ".join(f"{NAMES[scheme]} {often:.1f} and {weekly:.0f} s" for scheme, (often, weekly) in ends.items())
     ratios = [weekly / often for often, weekly in ends.values()]
     holds = ratios[0] > 10 and ratios[0] > ratios[1] > ratios[2]
-    return Seen(_held(holds), f"often and weekly changing: {text}", {"ratios": ratios})
+    return Seen(held(holds), f"often and weekly changing: {text}", {"ratios": ratios})
 
 
-@_judges("random-polls", "measured with random phases, detection of wide wedges is within 5 % of tau / (2 n)")
+@_rules.judges("random-polls", "measured with random phases, detection of wide wedges is within 5 % of tau / (2 n)")
 def _random_polls(results: Results) -> Seen:
     """Nodes poll at random intervals, and the average detection time is tau / 2 by N / b^l."""
     n, (even_s, random_s) = _widest(results)
@@ -222,7 +201,7 @@ def _random_polls(results: Results) -> Seen:
         f"of {n} pollers: tau / (2 n) = {formula_s:.2f} s; measured {random_s:.2f} s at random phases, which is"
         f" tau / (n + 1), and {even_s:.2f} s where polls are evenly spaced by rank, as ours are"
     )
-    return Seen(_held(abs(random_s / formula_s - 1) < 0.05), text, {"even_s": even_s, "random_s": random_s})
+    return Seen(held(abs(random_s / formula_s - 1) < 0.05), text, {"even_s": even_s, "random_s": random_s})
 
 
 def _widest(results: Results) -> tuple[int, tuple[float, float]]:
@@ -231,33 +210,33 @@ def _widest(results: Results) -> tuple[int, tuple[float, float]]:
     return n, found[n]
 
 
-@_judges("load-2-l", "Lite's own plan, were its wedges N / 2^l, is within the budget")
+@_rules.judges("load-2-l", "Lite's own plan, were its wedges N / 2^l, is within the budget")
 def _slip(results: Results) -> Seen:
     """The collective load on the server is proportional to N / 2^l (a slide)."""
     plan, model = results.outcomes[Scheme.LITE].plan, results.extent.model
     load = float((model.nodes / 2.0**plan.levels).mean())
     text = f"it would be {load:.0f} polls a channel, of a budget of {plan.budget:.0f}: b^l is meant"
-    return Seen(_held(load <= plan.budget), text, {"load": load})
+    return Seen(held(load <= plan.budget), text, {"load": load})
 
 
-@_judges("empty-wedges", "with Lite some wedges are empty")
+@_rules.judges("empty-wedges", "with Lite some wedges are empty")
 def _empty(results: Results) -> Seen:
     """Occasionally a wedge has no nodes."""
     one = results.outcomes[Scheme.LITE]
     share = one.empty_wedges / results.extent.model.channels
     text = f"{one.empty_wedges:,} of {results.extent.model.channels:,} ({share:.1%}); their owners poll all the same"
-    return Seen(_held(one.empty_wedges > 0), text, {"empty": one.empty_wedges})
+    return Seen(held(one.empty_wedges > 0), text, {"empty": one.empty_wedges})
 
 
-@_judges("honeycomb", "of every scheme the gap to the linear bound is below 1e-4")
+@_rules.judges("honeycomb", "of every scheme the gap to the linear bound is below 1e-4")
 def _honeycomb(results: Results) -> Seen:
     """Honeycomb's fast approximation is as good as optimal."""
     gaps = {NAMES[scheme]: results.outcomes[scheme].plan.gap_to_bound for scheme in NAMES}
     text = ", ".join(f"{name} {gap:.1e}" for name, gap in gaps.items())
-    return Seen(_held(max(gaps.values()) < _GAP), text, {"gaps": gaps})
+    return Seen(held(max(gaps.values()) < _GAP), text, {"gaps": gaps})
 
 
-@_judges(
+@_rules.judges(
     "alone",
     "planned detection and load of owners that decide alone are within 1 % of the central plan, its budget kept",
 )
@@ -274,10 +253,10 @@ def _alone(results: Results) -> Seen:
     size = one.bytes_a_node
     text = f"{', '.join(texts)}; with {NAMES[first]} a node tells {size / 1000:.1f} KB, and all come to {one.clusters}"
     text += " clusters"
-    return Seen(_held(worst < 1.01 and kept), text, {"worst_ratio": worst, "bytes_a_node": size})
+    return Seen(held(worst < 1.01 and kept), text, {"worst_ratio": worst, "bytes_a_node": size})
 
 
-@_judges("tree", "over a sample of changes, a tree has one message less than a wedge has nodes, and few hops")
+@_rules.judges("tree", "over a sample of changes, a tree has one message less than a wedge has nodes, and few hops")
 def _tree(results: Results) -> Seen:
     """An update reaches all nodes of the wedge over the DAG of routing rows."""
     found = results.outcomes[Scheme.LITE].dissemination
@@ -286,37 +265,41 @@ def _tree(results: Results) -> Seen:
         f"{found.messages:.1f} messages a change for {found.wedge:.1f} nodes, {found.depth:.1f} hops deep, after"
         f" {found.hops_to_owner:.1f} hops from who saw it to the owner. Ours travels as one message on a topic"
     )
-    return Seen(_held(abs(found.messages - found.wedge + 1) < 1e-9), text, {"messages": found.messages})
+    return Seen(held(abs(found.messages - found.wedge + 1) < 1e-9), text, {"messages": found.messages})
 
 
-@_judges("first-hours", "within four hours Lite's detection is within 1 % of what it stays at, and load never above it")
+@_rules.judges(
+    "first-hours", "within four hours Lite's detection is within 1 % of what it stays at, and load never above it"
+)
 def _hours(results: Results) -> Seen:
     """Owners begin alone, and maintenance each hour brings wedges to their size."""
     hours = results.hours[Scheme.LITE]
     end_s, at = hours.detection_s[-1], int(np.argmax(hours.detection_s <= 1.01 * hours.detection_s[-1]))
     text = f"{hours.detection_s[0]:.0f} s at first, {end_s:.1f} s after {hours.at_s[at] / 3600:.1f} h"
     holds = hours.at_s[at] <= 4 * 3600 and float(hours.polls.max()) <= 1.001 * hours.polls[-1]
-    return Seen(_held(holds), text, {"settled_s": float(hours.at_s[at])})
+    return Seen(held(holds), text, {"settled_s": float(hours.at_s[at])})
 
 
-@_judges("agrees", "of every scheme, what is measured is within 2 % of tau / (2 n) over its real pollers", ours=True)
+@_rules.judges(
+    "agrees", "of every scheme, what is measured is within 2 % of tau / (2 n) over its real pollers", ours=True
+)
 def _agrees(results: Results) -> Seen:
     """Simulated change by change, detection is what the formula says of evenly spaced polls."""
     off = {NAMES[scheme]: results.outcomes[scheme].disagreement for scheme in NAMES}
     text = ", ".join(f"{name} {one:.2%}" for name, one in off.items())
-    return Seen(_held(max(off.values()) <= _AGREES), f"off by {text}", {"off": off})
+    return Seen(held(max(off.values()) <= _AGREES), f"off by {text}", {"off": off})
 
 
-@_judges("spacing", "of the widest wedges random phases take at least 1.8 times as long", ours=True)
+@_rules.judges("spacing", "of the widest wedges random phases take at least 1.8 times as long", ours=True)
 def _spacing(results: Results) -> Seen:
     """Spacing polls evenly is worth nearly a factor of two."""
     n, (even_s, random_s) = _widest(results)
     whole = results.outcomes[Scheme.LITE].worth_of_spacing
     text = f"{random_s / even_s:.2f} of {n} pollers; {whole:.2f} over all subscriptions, for small wedges gain less"
-    return Seen(_held(random_s / even_s >= 1.8), text, {"factor": random_s / even_s, "all": whole})
+    return Seen(held(random_s / even_s >= 1.8), text, {"factor": random_s / even_s, "all": whole})
 
 
-@_judges(
+@_rules.judges(
     "by-delivery",
     "averaged over changes delivered, Fair's measured mean is the least of the four within the budget",
     ours=True,
@@ -326,10 +309,10 @@ def _by_delivery(results: Results) -> Seen:
     names = [Scheme.LITE, *FAIRS]
     times = {scheme: results.outcomes[scheme].measured.by_delivery for scheme in names}
     text = ", ".join(f"{NAMES[scheme]} {time_s:.1f} s" for scheme, time_s in times.items())
-    return Seen(_held(min(times, key=lambda scheme: times[scheme]) is Scheme.FAIR), text, {"times_s": times})
+    return Seen(held(min(times, key=lambda scheme: times[scheme]) is Scheme.FAIR), text, {"times_s": times})
 
 
-@_judges(
+@_rules.judges(
     "sizes",
     "with log-normal sizes of the mean 1, Lite's bandwidth is within the budget, and polls are told apart",
     ours=True,
@@ -342,10 +325,10 @@ def _sizes(results: Results) -> Seen:
         f" {one.plan.budget:.2f}; {one.formula[0].by_subscription:.1f} s by formula"
     )
     holds = one.plan.bandwidth <= one.plan.budget * (1 + 1e-9)
-    return Seen(_held(holds), text, {"polls": one.formula[1].polls, "bandwidth": one.formula[1].bandwidth})
+    return Seen(held(holds), text, {"polls": one.formula[1].polls, "bandwidth": one.formula[1].bandwidth})
 
 
-@_judges("churn", "with a new owner that makes up for a missed poll, no gap is over two intervals", ours=True)
+@_rules.judges("churn", "with a new owner that makes up for a missed poll, no gap is over two intervals", ours=True)
 def _churn(results: Results) -> Seen:
     """While a tenth of the nodes fails each hour and as many join, no channel is unpolled for longer than two
     intervals."""
@@ -358,7 +341,7 @@ def _churn(results: Results) -> Seen:
             " where polls are on the grid alone"
         )
     values = {name: one.to_dict() for name, one in results.churns.items()}
-    return Seen(_held(longest <= 2 + 1e-9), "; ".join(parts), values)
+    return Seen(held(longest <= 2 + 1e-9), "; ".join(parts), values)
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -404,25 +387,19 @@ class Report(msgspec.Struct, frozen=True):
 
     def counts(self) -> dict[str, int]:
         """Return how many of the lecture's claims have each verdict."""
-        verdicts = [claim.verdict for claim in self.claims if not claim.ours]
-        return {verdict: verdicts.count(verdict) for verdict in (HOLDS, DIFFERS, NOT)}
+        return count_verdicts(self.claims, (HOLDS, DIFFERS, NOT))
 
 
 def make_report(results: Results) -> Report:
     """Judge everything."""
-    claims = []
-    for claim, look in RULES:
-        seen = look(results)
-        values = msgspec.to_builtins(seen.values, str_keys=True)
-        claims.append(Claim(claim.name, claim.claim, claim.judged_by, claim.ours, seen.verdict, seen.text, values))
+    claims = _rules.judge(results)
     schemes = {str(scheme): one.to_dict() for scheme, one in results.outcomes.items()}
     return Report(results.extent.name, schemes, ranges_of(results) if results.extent.name == "full" else [], claims)
 
 
 def write_report(report: Report, results: Results, folder: Path) -> None:
     """Write report.md and report.json into a folder."""
-    (folder / NUMBERS).write_bytes(msgspec.json.format(msgspec.json.encode(report.to_dict()), indent=1))
-    (folder / REPORT).write_text("\n\n".join(_parts(report, results)) + "\n", encoding="utf-8")
+    write_parts(report.to_dict(), _parts(report, results), folder)
 
 
 def _parts(report: Report, results: Results) -> Iterator[str]:
@@ -460,10 +437,10 @@ def _parts(report: Report, results: Results) -> Iterator[str]:
     counts = report.counts()
     yield ", ".join(f"{verdict}: {count}" for verdict, count in counts.items()) + "."
     head = "| claim | judged by | what we see | verdict |"
-    yield table(head, _claim_rows(claim for claim in report.claims if not claim.ours))
+    yield table(head, claim_rows(claim for claim in report.claims if not claim.ours))
     yield "## Where the lecture had to be read, and what is ours"
     yield _readings()
-    yield table(head, _claim_rows(claim for claim in report.claims if claim.ours))
+    yield table(head, claim_rows(claim for claim in report.claims if claim.ours))
     yield "## Nodes that fail and join"
     yield from _churned(results)
     yield "## Figures"
@@ -484,12 +461,6 @@ def _rows(results: Results) -> Iterator[Sequence[str]]:
             f"{one.measured.by_subscription:.1f}", f"{one.measured.by_delivery:.1f}",
             f"{one.measured_random.by_subscription:.1f}", f"{same.real_wedges[0].by_subscription:.1f}",
         ]  # fmt: skip
-
-
-def _claim_rows(claims: Iterator[Claim]) -> Iterator[Sequence[str]]:
-    for claim in claims:
-        shown = claim.verdict if claim.verdict == HOLDS else f"**{claim.verdict}**"
-        yield [claim.claim, claim.judged_by, claim.seen, shown]
 
 
 def _readings() -> str:
@@ -528,9 +499,3 @@ def _churned(results: Results) -> Iterator[str]:
         " | over 2 |",
         rows,
     )
-
-
-def summary_rows(claims: Sequence[Claim]) -> Iterator[tuple[str, ...]]:
-    """Return claims for a screen: whose, the claim, and the verdict."""
-    for claim in claims:
-        yield "ours" if claim.ours else "", claim.claim, claim.verdict

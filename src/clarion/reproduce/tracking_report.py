@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import msgspec
 
 from clarion.reproduce.claims import listed, percent, table
+from clarion.reproduce.judged_claims import (
+    DIFFERS,
+    HOLDS,
+    NOT,
+    NOT_SHOWN,
+    Claim,
+    Rules,
+    Seen,
+    claim_rows,
+    count_verdicts,
+    held,
+    write_parts,
+)
 from clarion.reproduce.tracking_experiments import DOCUMENT, Results
 from clarion.reproduce.tracking_figures import FIGURES
 from clarion.reproduce.tracking_model import ID_BYTES, LAYOUTS, TABLE_2, cut, make_traffic
@@ -21,52 +34,15 @@ from clarion.reproduce.tracking_runs import TRACKINGS, Tracking
 from clarion.tracking.accuracy import fpp_for
 from clarion.tracking.bloom import Shape
 
-REPORT, NUMBERS = "report.md", "report.json"
-HOLDS, DIFFERS, NOT, NOT_SHOWN = "holds", "differs", "does not hold", "not shown"
 _SLIGHT = 1.1  # times the latency without tracking
 _SAME = 0.99  # so much of what a full filter takes is left by gzip where it does not compress
 _FULL = [one for one in TABLE_2 if one.bits and one.stores_full]
 
 
-class Seen(NamedTuple):
-    """A verdict, what it rests on in words, and the numbers."""
-
-    verdict: str
-    text: str
-    values: dict[str, Any]
+_rules: Rules[Results] = Rules()
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """A sentence with its verdict; none is typed in, all are computed."""
-
-    name: str
-    claim: str
-    judged_by: str
-    ours: bool
-    verdict: str = ""
-    seen: str = ""
-    values: dict[str, Any] = {}
-
-
-Look: TypeAlias = Callable[[Results], Seen]
-RULES: list[tuple[Claim, Look]] = []
-
-
-def _judges(name: str, judged_by: str, *, ours: bool = False) -> Callable[[Look], Look]:
-    """Add the rule by which a function judges the claim that is the function's docstring."""
-
-    def add(look: Look) -> Look:
-        RULES.append((Claim(name, " ".join((look.__doc__ or "").split()), judged_by, ours), look))
-        return look
-
-    return add
-
-
-def _held(holds: bool) -> str:
-    return HOLDS if holds else NOT
-
-
-@_judges("bits", "n = 2521 in m = 64 Ki with k = 16 errs at most as two filters of efpp 1e-5 may (Eq. 1, 2)")
+@_rules.judges("bits", "n = 2521 in m = 64 Ki with k = 16 errs at most as two filters of efpp 1e-5 may (Eq. 1, 2)")
 def _bits(results: Results) -> Seen:
     """For 99.999 % take 26 bits for each entry, and 16 hash functions."""
     one = results.outcome("BF", "10K", 1, 0.99999).configuration
@@ -75,20 +51,20 @@ def _bits(results: Results) -> Seen:
         f"{one.bits / one.capacity:.1f} bits and k = {one.hashes}: efpp {one.efpp:.1e}. The least for the same keys is"
         f" {best.bits / one.capacity:.1f} bits with k = {best.hashes}"
     )
-    return Seen(_held(one.efpp <= 1e-5), text, {"efpp": one.efpp, "least_bits": best.bits / one.capacity})
+    return Seen(held(one.efpp <= 1e-5), text, {"efpp": one.efpp, "least_bits": best.bits / one.capacity})
 
 
-@_judges("accuracy", "efpp of full filters, two of them matching, is within what each row of Table 2 promises")
+@_rules.judges("accuracy", "efpp of full filters, two of them matching, is within what each row of Table 2 promises")
 def _accuracy(results: Results) -> Seen:
     """Table 2's n, m and k keep 99.999 %, 99 % and 95 %."""
     rows = [one.configuration for one in results.outcomes if one.configuration.bits]
     worst = {f"{one.accuracy:.5g}": max(each.efpp for each in rows if each.accuracy == one.accuracy) for one in rows}
     holds = all(one.efpp <= 1 - one.accuracy + 1e-12 for one in rows)
     text = ", ".join(f"{float(name):.3%}: efpp at most {efpp:.2g}" for name, efpp in worst.items())
-    return Seen(_held(holds), text, {"efpp": worst})
+    return Seen(held(holds), text, {"efpp": worst})
 
 
-@_judges("async-forces", "the publisher history's forces at 5000 messages/s round to eight")
+@_rules.judges("async-forces", "the publisher history's forces at 5000 messages/s round to eight")
 def _async_forces(results: Results) -> Seen:
     """With 10,000 bytes ASYNC records at most 625 messages between disk forces: about eight a second."""
     one = results.outcome("ASYNC", "10K", 1)
@@ -98,20 +74,22 @@ def _async_forces(results: Results) -> Seen:
         f" {one.forces_per_s('together'):.1f} with a buffer for all deliveries, {one.forces_per_s('each'):.0f} with one"
         " for each subscriber"
     )
-    return Seen(_held(round(per_s) == 8 and one.configuration.capacity == 625), text, {"per_s": per_s})
+    return Seen(held(round(per_s) == 8 and one.configuration.capacity == 625), text, {"per_s": per_s})
 
 
-@_judges("bf-forces", "the publisher history's forces are between 1.8 and 2, and ASYNC's four times as many")
+@_rules.judges("bf-forces", "the publisher history's forces are between 1.8 and 2, and ASYNC's four times as many")
 def _bf_forces(results: Results) -> Seen:
     """The highest accuracy of BF takes 2521 messages in the same memory: slightly less than two writes a second, a
     fourth of ASYNC's."""
     per_s = results.outcome("BF", "10K", 1, 0.99999).publisher.forces_per_s
     ratio = results.outcome("ASYNC", "10K", 1).publisher.forces_per_s / per_s
     text = f"{per_s:.2f} a second; ASYNC {ratio:.2f} times as many"
-    return Seen(_held(1.8 < per_s < 2 and round(ratio) == 4), text, {"per_s": per_s, "ratio": ratio})
+    return Seen(held(1.8 < per_s < 2 and round(ratio) == 4), text, {"per_s": per_s, "ratio": ratio})
 
 
-@_judges("full-buffers", "in the model most stored buffers of the publisher history are full where the table says yes")
+@_rules.judges(
+    "full-buffers", "in the model most stored buffers of the publisher history are full where the table says yes"
+)
 def _full_buffers(results: Results) -> Seen:
     """Table 2 says of each configuration whether it stores full buffers."""
     rows = [one for one in results.outcomes if one.configuration.stores_full is not None]
@@ -125,10 +103,10 @@ def _full_buffers(results: Results) -> Seen:
         f"{len(rows) - len(wrong)} of {len(rows)} for the publisher history, and for one buffer of all deliveries. Were"
         f" there a buffer for each subscriber, as Section 3.2 has it, {each} would"
     )
-    return Seen(_held(not wrong), text, {"wrong": wrong})
+    return Seen(held(not wrong), text, {"wrong": wrong})
 
 
-@_judges(
+@_rules.judges(
     "slight-latency", f"the median mean of three rounds or more is with bloom at most {_SLIGHT} times that without"
 )
 def _slight_latency(results: Results) -> Seen:
@@ -145,10 +123,10 @@ def _slight_latency(results: Results) -> Seen:
         return Seen(NOT_SHOWN, text, {"mean_ms": means})
     if not all(run.keeps_up for run in results.runs):
         return Seen(NOT_SHOWN, f"{text}; but the machine did not keep up with the load", {"mean_ms": means})
-    return Seen(_held(ratio <= _SLIGHT), text, {"mean_ms": means})
+    return Seen(held(ratio <= _SLIGHT), text, {"mean_ms": means})
 
 
-@_judges("rate", "forces at 20,000 messages/s are between 2.5 and 3, and BF's filters 45 to 55 % full")
+@_rules.judges("rate", "forces at 20,000 messages/s are between 2.5 and 3, and BF's filters 45 to 55 % full")
 def _rate(results: Results) -> Seen:
     """At four times the rate ASYNC with 135K would force slightly less than three times a second, and the highest
     accuracy of BF would still store nearly half-empty filters."""
@@ -160,7 +138,9 @@ def _rate(results: Results) -> Seen:
     return Seen(verdict, text, {"per_s": per_s, "fill": fill})
 
 
-@_judges("id-size", "with ids of 32 bytes a buffer of 135,000 bytes has half as many, and BF's filters are the same")
+@_rules.judges(
+    "id-size", "with ids of 32 bytes a buffer of 135,000 bytes has half as many, and BF's filters are the same"
+)
 def _id_size(results: Results) -> Seen:
     """Doubling the size of ids halves what ASYNC can hold, without any effect on BF."""
     at_s = make_traffic(DOCUMENT, 60.0).at_s
@@ -171,10 +151,10 @@ def _id_size(results: Results) -> Seen:
         f" times a second; BF takes {bf.publisher.bytes_per_entry:.1f} bytes in both cases: a key is hashed, whatever"
         f" its size"
     )
-    return Seen(_held(counts[1] > counts[0]), text, {"forces_per_s": counts})
+    return Seen(held(counts[1] > counts[0]), text, {"forces_per_s": counts})
 
 
-@_judges("async-compresses", "gzip leaves less than half of each ASYNC configuration")
+@_rules.judges("async-compresses", "gzip leaves less than half of each ASYNC configuration")
 def _async_compresses(results: Results) -> Seen:
     """The simple structure of ASYNC logs allows for significant compression."""
     rows = [one for one in results.outcomes if one.configuration.strategy == "ASYNC"]
@@ -182,10 +162,12 @@ def _async_compresses(results: Results) -> Seen:
         one.configuration.name: one.gzip_per_message("together") / one.bytes_per_message("together") for one in rows
     }
     text = ", ".join(f"{name}: {share:.0%} left" for name, share in shares.items())
-    return Seen(_held(max(shares.values()) < 0.5), text, {"shares": shares})
+    return Seen(held(max(shares.values()) < 0.5), text, {"shares": shares})
 
 
-@_judges("full-incompressible", f"gzip leaves at least {_SAME:.0%} of each configuration that stores full filters")
+@_rules.judges(
+    "full-incompressible", f"gzip leaves at least {_SAME:.0%} of each configuration that stores full filters"
+)
 def _full_incompressible(results: Results) -> Seen:
     """Full filters have as many ones as zeros, so that compression is impossible in principle."""
     rows = [one for one in results.outcomes if one.configuration in _FULL]
@@ -198,7 +180,7 @@ def _full_incompressible(results: Results) -> Seen:
     return Seen(HOLDS if all(holds) else DIFFERS if any(holds) else NOT, text, {"shares": shares, "ones": ones})
 
 
-@_judges("partly-full", "at 135K and T_p = 1 s ASYNC takes less than each BF, plain and compressed")
+@_rules.judges("partly-full", "at 135K and T_p = 1 s ASYNC takes less than each BF, plain and compressed")
 def _partly_full(results: Results) -> Seen:
     """Where both store partly full buffers of the same size at the same rate, ASYNC uses the disk more efficiently."""
     log = results.outcome("ASYNC", "135K", 1)
@@ -210,10 +192,12 @@ def _partly_full(results: Results) -> Seen:
         f" {packed:.1f} beside {listed(others, '.1f')} (99.999 / 99 / 95 %)"
     )
     holds = packed < min(others) and all(plain < one.bytes_per_message("together") for one in rows)
-    return Seen(_held(holds), text, {"async_gzip": packed, "bf_gzip": others})
+    return Seen(held(holds), text, {"async_gzip": packed, "bf_gzip": others})
 
 
-@_judges("delayed", "at 135K BF of 99 % is below compressed ASYNC with the longest T_p that it has, and not with 2 s")
+@_rules.judges(
+    "delayed", "at 135K BF of 99 % is below compressed ASYNC with the longest T_p that it has, and not with 2 s"
+)
 def _delayed(results: Results) -> Seen:
     """With larger buffers BF has no advantage unless disk forces can be delayed for several seconds."""
     log = results.outcome("ASYNC", "135K", 2).gzip_per_message("together")
@@ -226,10 +210,10 @@ def _delayed(results: Results) -> Seen:
     )
     best = results.outcome("BF", "135K", 8, 0.99999).gzip_per_message("together")
     text += f"; of 99.999 %, full, {best:.1f}"
-    return Seen(_held(by_time[2] > log > by_time[18]), text, {"async_gzip": log, "bf_gzip": by_time})
+    return Seen(held(by_time[2] > log > by_time[18]), text, {"async_gzip": log, "bf_gzip": by_time})
 
 
-@_judges(
+@_rules.judges(
     "each-subscriber", "with a filter for each subscriber the best of Table 2 takes more than ten times the ids"
     " themselves",
     ours=True,
@@ -245,10 +229,10 @@ def _each_subscriber(results: Results) -> Seen:
         f"{least:,.0f} bytes a message at best ({best.configuration.name}), {best.gzip_per_message('each'):.1f}"
         f" compressed, and {best.forces_per_s('each'):.0f} forces a second; ASYNC {log:.0f}"
     )
-    return Seen(_held(least > 10 * log), text, {"least": least, "async": log})
+    return Seen(held(least > 10 * log), text, {"least": least, "async": log})
 
 
-@_judges(
+@_rules.judges(
     "overwritten", "kept until they are full, filters of 99.999 % take the same at every T_p, within 5 %", ours=True
 )
 def _overwritten(results: Results) -> Seen:
@@ -258,10 +242,10 @@ def _overwritten(results: Results) -> Seen:
     kept = [one.overwritten_per_message("together") for one in rows]
     stored = [one.bytes_per_message("together") for one in rows]
     text = f"{listed(kept, '.2f')} bytes a message instead of {listed(stored, '.2f')}"
-    return Seen(_held(max(kept) <= 1.05 * min(kept)), text, {"kept": kept, "stored": stored})
+    return Seen(held(max(kept) <= 1.05 * min(kept)), text, {"kept": kept, "stored": stored})
 
 
-@_judges(
+@_rules.judges(
     "ours-room", "a note of bloom takes at most 32 bits in the file, all included, at 99.999 % and a key a message",
     ours=True,
 )  # fmt: skip
@@ -274,10 +258,10 @@ def _ours_room(results: Results) -> Seen:
         f"bloom {bits['bloom']:.1f} bits a note ({bloom.filters:,} filters, {bloom.exact:,} notes exact), log"
         f" {bits['log']:.1f}; before they are packed {8 * log.saved_bytes / log.notes:.1f}"
     )
-    return Seen(_held(bits["bloom"] <= 32), text, {"bits": bits})
+    return Seen(held(bits["bloom"] <= 32), text, {"bits": bits})
 
 
-@_judges("bloom-below-log", "a packed note of bloom takes less than one of log, a key a message", ours=True)
+@_rules.judges("bloom-below-log", "a packed note of bloom takes less than one of log, a key a message", ours=True)
 def _bloom_below_log(results: Results) -> Seen:
     """Filters of 99.999 % take less room than the same notes kept exactly, ordered by stamp and compressed."""
     bloom, log = results.by_message["bloom"].bytes_per_entry, results.by_message["log"].bytes_per_entry
@@ -285,10 +269,12 @@ def _bloom_below_log(results: Results) -> Seen:
         f"{bloom:.2f} and {log:.2f} bytes a note. 200 publishers at an even pace are easy to compress, and what"
         " subscribers get is what was put; filters of 99.999 % need 26 bits whatever the ids are"
     )
-    return Seen(_held(bloom < log), text, {"bloom": bloom, "log": log})
+    return Seen(held(bloom < log), text, {"bloom": bloom, "log": log})
 
 
-@_judges("ours-forces", "a broker's file was saved at most once in T_p, whatever the count of histories", ours=True)
+@_rules.judges(
+    "ours-forces", "a broker's file was saved at most once in T_p, whatever the count of histories", ours=True
+)
 def _ours_forces(results: Results) -> Seen:
     """All histories of a broker are forced together, once in T_p."""
     rooms = [run.room for run in results.runs if run.room is not None]
@@ -297,7 +283,7 @@ def _ours_forces(results: Results) -> Seen:
     holds = all(room.saves - 1 <= room.saved_over_s / (0.9 * results.persist_s) + 1 for room in rooms)
     told = ", ".join(f"{room.saves} in {room.saved_over_s:.0f} s" for room in rooms)
     text = f"{max(room.histories for room in rooms)} histories, T_p = {results.persist_s:g} s; saves: {told}"
-    return Seen(_held(holds), text, {"saves": [room.saves for room in rooms]})
+    return Seen(held(holds), text, {"saves": [room.saves for room in rooms]})
 
 
 def _median(results: Results, tracking: Tracking, share: str) -> float:
@@ -321,17 +307,12 @@ class Report(msgspec.Struct, frozen=True):
 
     def counts(self) -> dict[str, int]:
         """Return how many of the document's claims have each verdict."""
-        verdicts = [claim.verdict for claim in self.claims if not claim.ours]
-        return {verdict: verdicts.count(verdict) for verdict in (HOLDS, DIFFERS, NOT, NOT_SHOWN)}
+        return count_verdicts(self.claims, (HOLDS, DIFFERS, NOT, NOT_SHOWN))
 
 
 def make_report(results: Results) -> Report:
     """Judge everything."""
-    claims = []
-    for claim, look in RULES:
-        seen = look(results)
-        values = msgspec.to_builtins(seen.values, str_keys=True)
-        claims.append(Claim(claim.name, claim.claim, claim.judged_by, claim.ours, seen.verdict, seen.text, values))
+    claims = _rules.judge(results)
     configurations = [
         {
             "name": one.configuration.name, **msgspec.to_builtins(one.configuration),
@@ -358,8 +339,7 @@ def make_report(results: Results) -> Report:
 
 def write_report(report: Report, results: Results, folder: Path) -> None:
     """Write report.md and report.json into a folder."""
-    (folder / NUMBERS).write_bytes(msgspec.json.format(msgspec.json.encode(report.to_dict()), indent=1))
-    (folder / REPORT).write_text("\n\n".join(_parts(report, results)) + "\n", encoding="utf-8")
+    write_parts(report.to_dict(), _parts(report, results), folder)
 
 
 def _parts(report: Report, results: Results) -> Iterator[str]:
@@ -374,9 +354,9 @@ def _parts(report: Report, results: Results) -> Iterator[str]:
     yield "## The document's claims"
     yield ", ".join(f"{verdict}: {count}" for verdict, count in report.counts().items() if count) + "."
     head = "| claim | judged by | what we see | verdict |"
-    yield table(head, _claim_rows(claim for claim in report.claims if not claim.ours))
+    yield table(head, claim_rows(claim for claim in report.claims if not claim.ours))
     yield "## What is ours"
-    yield table(head, _claim_rows(claim for claim in report.claims if claim.ours))
+    yield table(head, claim_rows(claim for claim in report.claims if claim.ours))
     yield "## Ours, really run"
     yield from _real(results)
     yield "## The configurations of Table 2"
@@ -488,15 +468,3 @@ def _configuration_rows(results: Results) -> Iterator[Sequence[str]]:
             f"{one.bytes_per_message('each'):,.0f}", f"{one.gzip_per_message('each'):.1f}",
             f"{one.forces_per_s('each'):.0f}", f"{one.memory_bytes('each') / 1e3:,.0f}",
         ]  # fmt: skip
-
-
-def _claim_rows(claims: Iterable[Claim]) -> Iterator[Sequence[str]]:
-    for claim in claims:
-        shown = claim.verdict if claim.verdict == HOLDS else f"**{claim.verdict}**"
-        yield [claim.claim, claim.judged_by, claim.seen, shown]
-
-
-def summary_rows(claims: Sequence[Claim]) -> Iterator[tuple[str, ...]]:
-    """Return claims for a screen: whose, the claim, and the verdict."""
-    for claim in claims:
-        yield "ours" if claim.ours else "", claim.claim, claim.verdict
