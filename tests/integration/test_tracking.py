@@ -118,3 +118,30 @@ def test_exports_of_all_brokers_tell_what_became_of_messages(chain: list[BrokerP
     row = verdicts.rows[0]
     assert {index.brokers[place] for place in carried[offsets[row] : offsets[row + 1]]} == {"rome", "oslo", "kiel"}
     assert index.receivers == ["kiel/reader"]
+
+
+def test_it_is_told_who_is_still_to_get_a_message_here_and_over_a_link(chain: list[BrokerProcess]) -> None:
+    rome, oslo, kiel = chain
+    with Subscriber(kiel.url, "reader", timeout_s=WAIT_S) as reader:
+        reader.subscribe("news")
+        _wait_for_interest(rome, "news")
+        with Subscriber(rome.url, "late", timeout_s=WAIT_S) as late:
+            late.subscribe("news")
+        first = _put(rome, "news", 1)
+        _read(reader, first)
+        kiel.kill()
+        (second,) = _put(rome, "news", 1)
+        with Admin(rome.url) as admin:
+            told = admin.trace(second).values
+            assert told["topics"] == [{"topic": "news", "chance": 0.0}]
+            path: Any = told["path"]
+            assert (path["offset"], path["receivers"]) == (1, [])
+            assert {tuple(each.items())[0] for each in path["waiting"]} == {("subscriber", "late"), ("broker", "kiel")}
+        kiel.start()
+        assert [message.id for message in take(reader, "news", 1)] == [second]
+        eventually(partial(_is_path, oslo, second, ["rome", "oslo", "kiel"]), "it is there, and not acked yet")
+        with Admin(rome.url) as admin:
+            end: Any = admin.trace(second).values["path"]
+        while end["onward"]:
+            (end,) = end["onward"]
+        assert [each["subscriber"] for each in end["waiting"]] == ["reader"]

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from clarion.broker.engine import Engine, Limits, Now
 from clarion.broker.engine.notices import Notice
+from clarion.broker.engine.tracks import Tracks
 from clarion.broker.links import LinkPeer, Links, LinkSettings
 from clarion.model.ids import MessageId
 from clarion.store.memory import MemoryStore
 from clarion.store.port import Identity
+from clarion.tracking.paths import Held
 from clarion.tracking.tracker import Claim, HistoryName, Tracker, Unsaved, merge_claims
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, encode_batch, key_of
@@ -41,6 +44,7 @@ class SimHistories:
 
     strategy = "log"
     begins_us = 0
+    tracks: Tracks
 
     def __init__(self) -> None:
         self.names: dict[HistoryName, int] = {}
@@ -60,6 +64,12 @@ class SimHistories:
     def seen(self, key: tuple[int, int]) -> list[Claim]:
         names = {number: name for name, number in self.names.items()}
         return merge_claims([*self.tracker.seen(key), *(Claim(names[number]) for number in self.notes[key])])
+
+    def held(self, message: MessageId, claims: Sequence[Claim], now: Now) -> tuple[Held, ...]:
+        return tuple(self.tracks.held(message, claims, now))
+
+    def strangers(self, claims: Sequence[Claim]) -> tuple[bytes, ...]:
+        return ()
 
 
 class Publisher:
@@ -146,6 +156,7 @@ class SimBroker:
         nonce = self.world.dice.randbytes(16)
         tracker = self.histories.tracker = Tracker(self.histories.names)
         self.engine = Engine(self.store, self.limits, start=nonce, tracker=tracker)
+        self.histories.tracks = self.engine.tracks
         self.engine.tracks.begin(self.histories.received, self.histories.published_us, self.now)
         arguments = {"settings": (), **self.links_arguments}
         name = arguments.pop("name", f"b{self.broker}")

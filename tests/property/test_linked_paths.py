@@ -62,15 +62,18 @@ def _check(world: World, number: int, wanted: bytes) -> int:
     for who, stamp in some:
         message = MessageId(who >> 32, who & 0xFFFFFFFF, stamp, 0)
         told = world.dice.choice(list(world.brokers.values())).trace(message)
-        way = {each[-1]: each for each in _ways(told["path"])}[number]
+        way, stop = {each[-1]: (each, stop) for each, stop in _ways(told["path"])}[number]
         assert way[0] == message.broker
         assert set(pairwise(way)) <= world.came[who, stamp], told
         assert not told["unsupported"]
         assert not told["unknown"]
+        (topic,) = told["topics"]
+        assert (who, stamp) in here.keys(topic["topic"].encode(), 0)
+        assert [each["subscriber"] for each in stop["waiting"]] == ["reader"]  # which never acks
     return len(some)
 
 
-def _ways(stop: dict[str, Any], before: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
-    """Return the way to each broker of a tree."""
+def _ways(stop: dict[str, Any], before: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+    """Return the way to each broker of a tree, and that broker."""
     way = (*before, int(stop["broker"], 16))
-    return [way, *(each for onward in stop["onward"] for each in _ways(onward, way))]
+    return [(way, stop), *(each for onward in stop["onward"] for each in _ways(onward, way))]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clarion.broker.engine import Now
 from clarion.broker.engine.tracks import Tracks
 from clarion.model.errors import BadSettings, ClarionError, StoreFull
+from clarion.model.ids import MessageId
+from clarion.tracking.paths import Held
 from clarion.tracking.tracker import Claim, Tracker, Unsaved, merge_claims
 
 if TYPE_CHECKING:
@@ -121,6 +124,22 @@ class HistoryWriter:
         """Return what the histories claim of a batch."""
         tracker = self._tracks.tracker
         return merge_claims([*(tracker.seen(key) if tracker is not None else ()), *self.file.seen(key)])
+
+    def held(self, message: MessageId, claims: Sequence[Claim], now: Now) -> tuple[Held, ...]:
+        """Return where in the log a message is, as its topics are claimed, and who is still to get it."""
+        return tuple(self._tracks.held(message, claims, now))
+
+    def strangers(self, claims: Sequence[Claim]) -> tuple[bytes, ...]:
+        """Return subscribers of whom a filter claims a batch, and who never subscribed to a topic that may have it."""
+        topics = [claim.history.name for claim in claims if claim.history.kind == "topic"]
+        named = {claim.history.name for claim in claims if claim.history.kind == "subscriber" and claim.efpp}
+        if not topics or not named:
+            return ()
+        tracker = self._tracks.tracker
+        for topic in topics:
+            named -= self.file.subscribers_of(topic)
+            named -= tracker.subscribers_of(topic) if tracker is not None else set()
+        return tuple(sorted(named))
 
     def close(self) -> None:
         """Save the rest, and end."""

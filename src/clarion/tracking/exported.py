@@ -23,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 VERSION = 1
-PUBLISHER, ROUTING, SUBSCRIBER = KINDS = ("publisher", "routing", "subscriber")
+PUBLISHER, ROUTING, SUBSCRIBER, SKIPPED = KINDS = ("publisher", "routing", "subscriber", "skipped")
 KEY_BYTES, PART_BYTES = 16, 24  # who, stamp; and of a part: who, stamp, first, stop
 _ABOUT = b"clarion.histories"
 _GROUP_BYTES = 8 * 2**20  # of rows that are written together: what an export has in memory

@@ -397,12 +397,11 @@ class HistoryFile:
             rows = self._reader.execute("SELECT subscriber, topic, up_to FROM received")
             return {(subscriber, topic): up_to for subscriber, topic, up_to in rows}
 
-    def attached_at(self, topic: bytes, offset: int) -> list[bytes]:
-        """Return the subscribers that get the message of a topic at an offset, or got it."""
-        rows = """SELECT DISTINCT subscriber FROM attachment
-        WHERE topic = ?1 AND first <= ?2 AND (stop IS NULL OR stop > ?2) ORDER BY 1"""
+    def subscribers_of(self, topic: bytes) -> set[bytes]:
+        """Return who subscribes to a topic, or did since the histories begin."""
         with self._typed_errors():
-            return [subscriber for (subscriber,) in self._reader.execute(rows, (topic, offset))]
+            rows = self._reader.execute("SELECT subscriber FROM attachment WHERE topic = ?", (topic,))
+            return {subscriber for (subscriber,) in rows}
 
     def seen(self, key: Key) -> list[Claim]:
         """Return what histories claim of a batch."""
@@ -434,11 +433,14 @@ class HistoryFile:
         return HistoryName(*self._reader.execute(row, (number,)).get)
 
     def parts(self) -> Iterator[HistoryPart]:
-        """Return everything that is here: filters, exact keys for each packing and history, parts of batches."""
+        """Return all that is here of brokers and subscribers: filters, exact keys for each packing and history, parts
+        of batches."""
         with self._typed_errors(), self._snapshot():
-            names = {number: name for name, number in self.names().items()}
+            names = {number: name for name, number in self.names().items() if name.kind != "topic"}
             columns = "number, first, last, keys, bits, hashes, data"
             for history, *row in self._reader.execute(f"SELECT history, {columns} FROM filter"):
+                if history not in names:
+                    continue
                 segment = Segment(*row)
                 segment.salt = int(salts_of(self._salt, np.array([history], dtype=np.uint64))[0])
                 yield HistoryPart(*names[history], segment)
@@ -448,6 +450,8 @@ class HistoryFile:
             for packing, rows in groupby(blocks, lambda row: row[0]):
                 notes = order(np.concatenate([read_block(Block(*row[1:])) for row in rows]))
                 for span in spans_of(notes):
+                    if span.history not in names:
+                        continue
                     exact = notes[span.start : span.stop, 1:].astype(">u8").tobytes()
                     empty = Segment(packing, STAMP_LIMIT, -1, 0, 0, 0, b"", exact)
                     yield HistoryPart(*names[span.history], empty)

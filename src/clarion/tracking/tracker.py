@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from clarion.tracking.history import Key  # which imports NumPy, that a broker without tracking need not have
 
 Strategy = Literal["none", "log", "bloom"]
-Kind = Literal["publisher", "routing", "subscriber"]
+Kind = Literal["publisher", "routing", "topic", "subscriber", "skipped"]
 Ranges = tuple[tuple[int, int], ...]  # of messages of a batch: first, and one after the last
 
 
 class HistoryName(NamedTuple):
-    """Which history: of batches that publishers put here, that came here from a neighbour, or that a subscriber got."""
+    """Which history: of batches that publishers put here, that came here from a neighbour, that a topic has here, that
+    a subscriber got; or, of messages alone, that it went past: they expired, or are dead letters."""
 
     kind: Kind
     origin: int  # the broker where they were put: every `who` of the history has it
     via: int = 0  # routing: the neighbour; 0 where that is not known any more
-    subscriber: bytes = b""
+    name: bytes = b""  # of the topic, or the subscriber
 
 
 class Claim(NamedTuple):
@@ -154,6 +155,11 @@ class Tracker:
     def published_up_to(self, commit_us: int) -> None:
         """Note that all that came from publishers and neighbours up to this commit time is noted."""
         self._unsaved.published_us = commit_us
+
+    def subscribers_of(self, topic: bytes) -> set[bytes]:
+        """Return who began to get what is put on a topic, of which that is not saved."""
+        unsaved = [*(self._saving.attachments if self._saving else ()), *self._unsaved.attachments]
+        return {each.subscriber for each in unsaved if each.topic == topic}
 
     def take(self) -> Unsaved | None:
         """Return what is to be saved now; None where there is nothing, or the last one is still being saved."""

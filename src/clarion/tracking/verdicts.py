@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from clarion.model.names import to_text
 from clarion.tracking.bloom import BloomFilter, Keys, Shape, false_positives
-from clarion.tracking.exported import KEY_BYTES, PART_BYTES, SUBSCRIBER, About, Export, HistoryPart
+from clarion.tracking.exported import KEY_BYTES, PART_BYTES, SKIPPED, SUBSCRIBER, About, Export, HistoryPart
 
 Ids = npt.NDArray[np.uint64]  # n rows of two: an id's 16 bytes as two numbers, as `read_ids` has them
 Places = npt.NDArray[np.int64]
@@ -98,10 +98,36 @@ class _Hits(NamedTuple):
     histories: Places
     logs: Floats  # of the chance that one that was never there is not found
 
-    def among(self, wanted: Flags) -> _Hits:
-        """Return the hits of some rows."""
-        some = wanted[self.rows]
+    def among(self, some: Flags) -> _Hits:
+        """Return some of the hits."""
         return _Hits(self.rows[some], self.histories[some], self.logs[some])
+
+
+class _Pieces(NamedTuple):
+    """Parts of batches, and the history that each is of; -1 for none that is here."""
+
+    keys: npt.NDArray[np.bytes_]
+    first: Places
+    stop: Places
+    of_history: Places
+
+    @classmethod
+    def of(cls, histories: Iterable[Sequence[HistoryPart]], numbers: Iterable[int]) -> _Pieces:
+        """Return those of some histories, by number."""
+        packed = [b"".join(part.parts for part in parts) for parts in histories]
+        pieces = np.frombuffer(b"".join(packed), dtype=_PART)
+        keys = _sortable(np.stack([pieces["who"], pieces["stamp"]], axis=1).astype(np.uint64))
+        counts = [len(one) // PART_BYTES for one in packed]
+        numbered = np.repeat(np.fromiter(numbers, dtype=np.int64), counts)
+        return cls(keys, pieces["first"].astype(np.int64), pieces["stop"].astype(np.int64), numbered)
+
+    def codes(self, some: Places, keys: Places, row_code: Places, histories: int) -> Places:
+        """Return row * histories + history for the rows that some pieces, of these keys, cover."""
+        code = keys << _COUNTER_BITS
+        begin, end = (np.searchsorted(row_code, code + at[some]) for at in (self.first, self.stop))
+        which, rows = _ranges(begin, end)
+        numbers = self.of_history[some][which]
+        return (rows * histories + numbers)[numbers >= 0]
 
 
 _NONE: Places = np.zeros(0, dtype=np.int64)
@@ -114,9 +140,10 @@ class HistoryIndex:
     def __init__(self, exports: Sequence[Export]) -> None:
         self.exports: list[About] = [export.about for export in exports]
         grouped: dict[_Identity, list[HistoryPart]] = {}
+        past: dict[_Identity, list[HistoryPart]] = {}  # what subscribers went past
         for number, export in enumerate(exports):
             for part in export.parts:
-                grouped.setdefault((number, *part[:4]), []).append(part)
+                (past if part.kind == SKIPPED else grouped).setdefault((number, *part[:4]), []).append(part)
         self._name(list(grouped))
         histories = [
             _History(number, export, origin, kind != SUBSCRIBER, _filters(parts))
@@ -127,11 +154,10 @@ class HistoryIndex:
         exact = [b"".join(part.segment.exact for part in parts) for parts in grouped.values()]
         self._exact = _sortable(np.concatenate([np.zeros((0, 2), np.uint64), *map(read_ids, exact)]))
         self._exact_of = np.repeat(np.arange(len(exact)), [len(one) // KEY_BYTES for one in exact])
-        packed = [b"".join(part.parts for part in parts) for parts in grouped.values()]
-        pieces = np.frombuffer(b"".join(packed), dtype=_PART)
-        self._pieces = _sortable(np.stack([pieces["who"], pieces["stamp"]], axis=1).astype(np.uint64))
-        self._first, self._stop = pieces["first"].astype(np.int64), pieces["stop"].astype(np.int64)
-        self._pieces_of = np.repeat(np.arange(len(packed)), [len(one) // PART_BYTES for one in packed])
+        self._pieces = _Pieces.of(grouped.values(), range(len(grouped)))
+        place = {identity: number for number, identity in enumerate(grouped)}
+        of = [place.get((export, SUBSCRIBER, origin, via, name), -1) for export, _, origin, via, name in past]
+        self._past = _Pieces.of(past.values(), of)
 
     def _name(self, histories: Sequence[_Identity]) -> None:
         """Number brokers and receivers, and have a text for each."""
@@ -161,7 +187,7 @@ class HistoryIndex:
     def size_bytes(self) -> int:
         """How much the filters take, and what is kept beside them."""
         filters = sum(each.bloom.shape.bits // 8 for history in self._histories for each in history.filters)
-        return filters + self._exact.nbytes + self._pieces.nbytes
+        return filters + self._exact.nbytes + self._pieces.keys.nbytes + self._past.keys.nbytes
 
     @property
     def not_exported(self) -> list[str]:
@@ -173,18 +199,20 @@ class HistoryIndex:
         keys = np.stack([ids[:, 0], ids[:, 1] >> _16], axis=1)
         ordered, key_of = np.unique(_sortable(keys), return_inverse=True)
         keys = _unsortable(ordered)
-        piece, piece_key = _find(ordered, self._pieces)
-        row_code, row_of = _rows(ids, key_of, len(keys), piece_key)
+        piece, piece_key = _find(ordered, self._pieces.keys)
+        past, past_key = _find(ordered, self._past.keys)
+        row_code, row_of = _rows(ids, key_of, len(keys), np.concatenate([piece_key, past_key]))
         row_key = row_code >> _COUNTER_BITS
-        hits, doubts = self._look_up(ordered, keys, piece_key, self._pieces_of[piece])
+        hits, doubts = self._look_up(ordered, keys, piece_key, self._pieces.of_history[piece])
         if len(row_key) > len(keys):
             some, rows = _ranges(np.searchsorted(row_key, hits.rows), np.searchsorted(row_key, hits.rows, "right"))
             hits = _Hits(rows, hits.histories[some], hits.logs[some])
+        if len(past):
+            gone = self._past.codes(past, past_key, row_code, len(self))
+            hits = hits.among(~np.isin(hits.rows * len(self) + hits.histories, gone))
         if len(piece):
-            code = piece_key << _COUNTER_BITS
-            begin, end = (np.searchsorted(row_code, code + at[piece]) for at in (self._first, self._stop))
-            some, rows = _ranges(begin, end)
-            hits = _merged(hits, _Hits(rows, self._pieces_of[piece][some], np.zeros(len(rows))), len(self))
+            codes = self._pieces.codes(piece, piece_key, row_code, len(self))
+            hits = _merged(hits, _Hits(codes // len(self), codes % len(self), np.zeros(len(codes))), len(self))
         return self._verdicts(keys[row_key], row_of, hits)._replace(doubts=doubts[row_key])
 
     def _look_up(
@@ -241,7 +269,7 @@ class HistoryIndex:
         states[carried // brokers] = STATES.index(STOPPED)
         states[received // receivers] = STATES.index(DELIVERED)
         stopped = states == STATES.index(STOPPED)
-        last_seen = self._last_seen(carried[stopped[carried // brokers]], hits.among(stopped))
+        last_seen = self._last_seen(carried[stopped[carried // brokers]], hits.among(stopped[hits.rows]))
         return Verdicts(
             row_of,
             keys[:, 0] >> _32,

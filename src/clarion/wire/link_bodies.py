@@ -96,9 +96,13 @@ class TraceIs(Body):
     name: str
     linked: tuple[int, ...]
     claims: tuple[tuple[str, int, int, bytes, float, tuple[tuple[int, int], ...]], ...]
-    # kind, origin, via and subscriber of a history; the chance of an error; parts of the batch, none for all
+    # kind, origin, via and name of a history; the chance of an error; parts of the batch, none for all
     strategy: str
     begins_us: int
+    held: tuple[tuple[bytes, int, int, tuple[tuple[bytes, int], ...], int, tuple[bytes, ...]], ...] = ()
+    # where it is in the log: topic, offset, commit time (us); who is to get it, and after how many; how many that are;
+    # who has it out of order
+    strangers: tuple[bytes, ...] = ()  # subscribers of whom it has claims, and who never subscribed to its topic
 
 
 # In packets.

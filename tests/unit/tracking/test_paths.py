@@ -8,7 +8,7 @@ import pytest
 
 from clarion.model.ids import MessageId, stamp_from_unix_s
 from clarion.overlay.link_graph import Announcement, LinkGraph
-from clarion.tracking.paths import Answer, Asking, draw, to_ask, to_dict, trace
+from clarion.tracking.paths import Answer, Asking, Held, draw, to_ask, to_dict, trace
 from clarion.tracking.tracker import Claim, HistoryName
 
 _NOW_S = 1_750_000_000
@@ -69,7 +69,7 @@ def test_claims_that_the_broker_before_denies_are_unsupported() -> None:
     assert [(stop.name, stop.state) for stop in path.unsupported] == [
         ("bern", "unsupported"), ("kiel", "unsupported"), ("metz", "unsupported")
     ]  # fmt: skip
-    assert path.summary == "published, nobody received it yet"
+    assert path.summary == "published, nobody received it"
     assert "unsupported, so most likely errors of filters:" in draw(path)
 
 
@@ -104,7 +104,7 @@ def test_brokers_that_say_nothing_are_unknown_and_deny_nothing() -> None:
     assert path.summary == "1 received it, by 3 brokers; 3 brokers are unknown"
     nobody = trace(_MESSAGE, {})
     assert nobody.unknown == {"broker 1": "could not be asked"}
-    assert nobody.summary == "nobody that could be asked received it yet; 1 brokers are unknown"
+    assert nobody.summary == "nobody that could be asked received it; 1 broker is unknown"
 
 
 def test_what_is_sure_is_on_the_path_even_where_the_way_is_not_known() -> None:
@@ -162,3 +162,69 @@ def test_all_ways_of_asking_find_the_same_path_with_fewer_questions(seed: int) -
         asked[way] = len(answers)
     assert asked["network"] == 20
     assert asked["network"] >= asked["neighbours"] >= asked["forwarded"] == len(had)
+
+
+def test_who_is_still_to_get_a_message_is_told_with_its_place_in_the_log() -> None:
+    topic = Claim(HistoryName("topic", 1, 0, b"news"), 0.0)
+    waiting = ((b"late", 12), (b"$link/00000002", 0), (b"$link/00000003", 7))
+    held = Held(b"news", 17, _NOW_S * 1_000_000 + 250_000, waiting, 5, received=(b"quick",))
+    answers = _answers(
+        Answer(1, "rome", (2, 3), (_PUT, topic, _got(b"anna", 0.0)), held=(held,)),
+        Answer(2, "oslo", (1,), (_from(1, 0.0),), held=(Held(b"news", 3, _NOW_S * 1_000_000 + 400_000),)),
+        Answer(3, "bern", (1,), is_reachable=False),
+    )
+    path = trace(_MESSAGE, answers)
+    assert draw(path).splitlines() == [
+        f"message {_MESSAGE} on news, stamped 2025-06-15T15:06:40.000Z: 2 received it, by 2 brokers; 4 are still to get"
+        " it; 1 broker is unknown",
+        "rome published, wrong with 1e-05, on disk 2025-06-15T15:06:40.250Z at offset 17",
+        "├── → anna received",
+        "├── → quick received",
+        "├── ⋯ late is still to get it, 12 before it",
+        "├── ⋯ bern is still to get it over links, 7 before it",
+        "├── … and 2 more are still to get it",
+        "└── oslo routed, on disk 2025-06-15T15:06:40.400Z at offset 3",
+        "unknown:",
+        "  bern could not be asked",
+    ]
+    told = to_dict(path)["path"]
+    assert (told["offset"], told["committed"], told["waiting_count"]) == (17, "2025-06-15T15:06:40.250Z", 4)
+    assert told["waiting"] == [
+        {"subscriber": "late", "messages_before": 12}, {"broker": "bern", "messages_before": 7}
+    ]  # fmt: skip
+
+
+def test_what_a_subscriber_went_past_is_not_received_unless_that_very_message_is() -> None:
+    def skipped(name: bytes) -> Claim:
+        return Claim(HistoryName("skipped", 1, 0, name), 0.0, ((4, 5),))
+
+    claims = (_PUT, _got(b"anna"), skipped(b"anna"), _got(b"bob", 0.0, ((4, 6),)), skipped(b"bob"), skipped(b"carl"))
+    path = trace(_MESSAGE, _answers(Answer(1, "rome", (), claims)))
+    assert draw(path).splitlines()[2:] == [
+        "├── → anna went past it, wrong with 1e-05",
+        "├── → bob received (of its batch: 4-5)",
+        "└── → carl went past it",
+    ]
+    assert path.summary == "1 received it, by 1 broker; 2 went past it"
+    other = trace(_MESSAGE._replace(counter=3), _answers(Answer(1, "rome", (), claims)))
+    assert other.summary == "1 received it, by 1 broker; 1 received other messages of its batch only"
+
+
+def test_a_filter_that_names_who_never_subscribed_to_the_topic_is_set_apart() -> None:
+    answer = Answer(1, "rome", (), (_PUT, _got(b"anna"), _got(b"eve")), strangers=(b"eve",))
+    path = trace(_MESSAGE, _answers(answer))
+    assert path.summary == "1 received it, by 1 broker"
+    (stop,) = path.unsupported
+    assert ([each.subscriber for each in stop.receivers], stop.note) == (
+        [b"eve"], "of subscribers that never subscribed to its topic"
+    )  # fmt: skip
+
+
+def test_of_topics_that_seem_to_have_it_the_sure_one_counts() -> None:
+    def on(topic: bytes, chance: float) -> Claim:
+        return Claim(HistoryName("topic", 1, 0, topic), chance)
+
+    doubtful = trace(_MESSAGE, _answers(Answer(1, "rome", (), (_PUT, on(b"a", 1e-5), on(b"b", 1e-5)))))
+    assert draw(doubtful).startswith(f"message {_MESSAGE} on a, wrong with 1e-05 or b, wrong with 1e-05, stamped")
+    sure = trace(_MESSAGE, _answers(Answer(1, "rome", (), (_PUT, on(b"a", 1e-5), on(b"b", 0.0)))))
+    assert sure.topics == {b"b": 0.0}

@@ -210,3 +210,16 @@ def test_keys_are_audited_history_by_history() -> None:
         ("subscriber", 0, b"anna", [False, True, False]),
         ("subscriber", 0, b"bert", [False, True, False]),
     ]
+
+
+def test_what_a_subscriber_went_past_it_did_not_receive() -> None:
+    past = [
+        HistoryPart("skipped", NORTH, 0, name, segment(), struct.pack(">QQII", *READ, 2, 4))
+        for name in (b"anna", b"nobody")  # of one of them there is nothing else
+    ]
+    exports = line()
+    exports[2].parts.extend(past)
+    both, one = ["east/anna", "east/bert"], ["east/bert"]
+    assert [receivers for _, _, receivers, _ in told(HistoryIndex(exports), *(message(READ, n) for n in range(5)))] == [
+        both, both, one, one, both
+    ]  # fmt: skip

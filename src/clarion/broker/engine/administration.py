@@ -15,7 +15,6 @@ from clarion.broker.engine.subscriptions import (
     check_topic_meant,
     find_topic,
     find_unless_deleted,
-    moved,
     no_topic,
 )
 from clarion.broker.engine.topic_log import UNREAD, count_unread, read_batches, trim
@@ -207,11 +206,7 @@ class Administration:
         state, (topic, subscription, nonce, cursor) = self._state, plan
         self._subscriptions.note_use(topic, subscription, now)
         if cursor is not None:
-            self._subscriptions.forget_returned(topic, subscription)
-            self._subscriptions.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
-            subscription.move_to(cursor, nonce, state.draw())
-            self._subscriptions.changed(topic, subscription)
-            state.read_topics.add(topic)
+            self._subscriptions.move(topic, subscription, cursor, nonce)
             state.counters["sought"] += 1
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 

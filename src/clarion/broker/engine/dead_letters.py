@@ -211,7 +211,8 @@ class DeadLetters:
         batch = state.append(topic, self._pack(letters, now), len(letters), now)
         for subscription in topic.subscriptions.values():
             if subscription.name != subscriber:
-                self._subscriptions.skip(topic, subscription, batch.first_offset, batch.first_offset + batch.count)
+                end = batch.first_offset + batch.count
+                self._subscriptions.skip(topic, subscription, batch.first_offset, end, batch)
         state.counters["messages_revived"] += len(letters)
 
 

@@ -420,11 +420,9 @@ class Leases:
             settled = set(self._dead_letters.add(topic, subscription, dead, now))
             for row in dead:
                 if row.offset in settled:
-                    self._subscriptions.finish(topic, subscription, [(row.offset, row.offset + 1)], None)
+                    self._subscriptions.skip(topic, subscription, row.offset, row.offset + 1)
                 else:  # There was no room for it: it is tried again.
                     again.append(row._replace(not_before_us=now.unix_us + _TRIED_AGAIN_US))
-            self._subscriptions.changed(topic, subscription)
-            self._state.read_topics.add(topic)
         if again:
             self._put_back(topic, subscription, again, now)
 

@@ -17,7 +17,7 @@ from clarion.model.errors import InvalidRequest
 from clarion.model.names import to_text
 from clarion.model.options import SubscriptionOptions, check_options
 from clarion.model.ranges import AckedRanges, Span, merged
-from clarion.store.port import TopicRow
+from clarion.store.port import StoredBatch, TopicRow
 from clarion.wire import bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
@@ -490,7 +490,7 @@ class Subscriptions:
         before, subscription.acked.cursor = subscription.acked.cursor, cursor
         self._moved(topic, subscription)
         if self._tracks.tracker is not None:
-            self._tracks.acked(topic, subscription, before, now)
+            self._tracks.acked(topic, subscription, before)
         state.read_topics.add(topic)
         state.counters["acks"] += 1
 
@@ -514,7 +514,7 @@ class Subscriptions:
             state.counters["acks"] += 1
         if subscription.acked.cursor > cursor:
             state.read_topics.add(topic)
-            self._tracks.acked(topic, subscription, cursor, now)
+            self._tracks.acked(topic, subscription, cursor)
 
     def finish(
         self, topic: Topic, subscription: Subscription, ranges: Sequence[tuple[int, int]], holder: Consumer | None
@@ -536,16 +536,31 @@ class Subscriptions:
     def take_expired(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
         """Take a range that expired before it was read as done."""
         self._state.counters["messages_expired"] += stop - start
+        before = subscription.acked.cursor
         if subscription.acked.add(start, stop):
+            self._tracks.skipped(topic, subscription, (start, stop), before, None)
             self.changed(topic, subscription)
             self._state.read_topics.add(topic)
 
-    def skip(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
-        """Take a range as done for good, whoever holds it, if anybody."""
+    def skip(
+        self, topic: Topic, subscription: Subscription, start: int, stop: int, batch: StoredBatch | None = None
+    ) -> None:
+        """Take a range as done for good, whoever holds it, if anybody; `batch` has it where it is not committed yet."""
+        before = subscription.acked.cursor
         if subscription.leases is None:
             subscription.acked.add(start, stop)
         else:
             self.finish(topic, subscription, [(start, stop)], None)
+        self._tracks.skipped(topic, subscription, (start, stop), before, batch)
+        self.changed(topic, subscription)
+        self._state.read_topics.add(topic)
+
+    def move(self, topic: Topic, subscription: Subscription, cursor: int, nonce: bytes) -> None:
+        """Have a subscription begin anew elsewhere, for new consumers."""
+        self._tracks.left(topic, subscription)
+        self.forget_returned(topic, subscription)
+        self.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
+        subscription.move_to(cursor, nonce, self._state.draw())
         self.changed(topic, subscription)
         self._state.read_topics.add(topic)
 

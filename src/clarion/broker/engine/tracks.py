@@ -1,28 +1,35 @@
-"""What is noted of where batches went: those put here, those that came from other brokers, those that subscribers have.
+"""What is noted of where batches went: those put here, those that came from other brokers, those that subscribers have;
+and, while a batch is in the log, who is still to get it.
 
-A batch is noted once for each, by its key. A subscriber has it when its last message is acked. Notes are saved a moment
-later, with how far they go; after a crash what is missing is noted again from the log. So nothing is let go of that the
-saved notes do not have yet.
+A batch is noted once for each, by its key. A subscriber has it when its last message is acked; messages of it that it
+went past are noted beside that. Notes are saved a moment later, with how far they go; after a crash what is missing is
+noted again from the log. So nothing is let go of that the saved notes do not have yet.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
-from clarion.broker.engine.topic_log import UNREAD, count_unread, has_expired, read_batches
+from clarion.broker.engine.topic_log import UNREAD, count_unread, read_batches
 from clarion.broker.engine.topics import Subscription, Topic
-from clarion.model.names import LINK
+from clarion.model.ids import MessageId, stamp_to_unix_s
+from clarion.model.names import DEAD_READER, LINK
 from clarion.store.port import StoredBatch
-from clarion.tracking.tracker import HistoryName, Tracker, Unsaved
+from clarion.tracking.paths import Held
+from clarion.tracking.tracker import Claim, HistoryName, Tracker, Unsaved
 from clarion.wire.batch import key_of
 from clarion.wire.frames import Buffer
 
 _MARGIN_US = 180 * 1_000_000  # by which commit times of different topics may be out of order
 _TOPICS_AT_ONCE = 1000
 _READ_MESSAGES, _READ_BYTES = 1 << 20, 4 * 2**20
+_SKIPPED_MESSAGES = 10_000  # of a range that was gone past at once, all of whose batches are looked at
+_COMMITTED_BEFORE_US = 5_000_000  # its stamp a batch may seem to be, clocks being what they are
+_LOOKED_FOR_BYTES = 8 * 2**20  # of a topic's log, in which a batch is looked for
+_TOLD_WAITING = 1000  # subscribers that are still to get a batch, and are told by name
 
 
 class Tracks:
@@ -33,6 +40,7 @@ class Tracks:
         self.tracker = tracker
         self._published = 0 if tracker is None else self._number("publisher", state.identity.broker)
         self._subscribers: dict[tuple[int, bytes], int] = {}  # numbers of histories, by origin and subscriber
+        self._topics: dict[tuple[int, bytes], int] = {}  # the same, by origin and topic
         self._noted: set[Topic] = set()  # since notes were taken last
         self._saving: dict[Topic, int] = {}  # by topic: below which nobody needs it when what was taken is saved
         self._latest_us = 0  # commit time of what was noted
@@ -40,9 +48,9 @@ class Tracks:
         self.round = 1  # what is noted now is saved with this round …
         self.saved_round = 0  # … once this is as high
 
-    def _number(self, kind: str, origin: int, via: int = 0, subscriber: bytes = b"") -> int:
+    def _number(self, kind: str, origin: int, via: int = 0, name: bytes = b"") -> int:
         assert self.tracker is not None
-        return self.tracker.number_of(HistoryName(kind, origin, via, subscriber))  # type: ignore[arg-type]
+        return self.tracker.number_of(HistoryName(kind, origin, via, name))  # type: ignore[arg-type]
 
     # What happens.
 
@@ -51,16 +59,22 @@ class Tracks:
         tracker, own = self.tracker, self._state.identity.broker
         if tracker is None:
             return
-        note, published = tracker.note, self._published
+        note, published, topics = tracker.note, self._published, self._topics
         for topic, batch in shown:
             data = batch.data
             if not data:  # it was staged
-                read = self._read(topic, batch.first_offset, batch.first_offset + 1)
-                data = read[0].data if read else b""
+                read = next(self._read(topic, batch.first_offset, batch.first_offset + 1), None)
+                data = b"" if read is None else read.data
             if data:
                 who, stamp = key_of(data)
-                if who >> 32 == own:
+                origin = who >> 32
+                if origin == own:
                     note(published, who, stamp)
+                if not topic.settings.temporary:  # of which there may be ever more
+                    number = topics.get((origin, topic.name))
+                    if number is None:
+                        number = topics[origin, topic.name] = self._number("topic", origin, name=topic.name)
+                    note(number, who, stamp)
             self._mark(topic)
             self._latest_us = batch.committed_at_us
 
@@ -74,17 +88,53 @@ class Tracks:
             who, stamp = key_of(data)
             self.tracker.note(self._number("routing", who >> 32, via), who, stamp)
 
-    def acked(self, topic: Topic, subscription: Subscription, before: int, now: Now) -> None:
+    def acked(self, topic: Topic, subscription: Subscription, before: int) -> None:
         """Note the batches that a subscriber has now, its cursor having moved by its acks."""
-        tracker, name = self.tracker, subscription.name
-        if tracker is None or name.startswith(LINK):
+        if self.tracker is None or _is_ours(subscription.name):
             return
-        after = subscription.acked.cursor
-        for batch in self._ending_in(topic, before, after):
-            if not has_expired(batch, now):
-                self._note_received(name, batch)
-        tracker.received_up_to(name, topic.name, after)
+        for batch in self._ending_in(topic, before, subscription.acked.cursor):
+            self._note_received(subscription.name, batch)
+        self._moved(topic, subscription)
+
+    def _moved(self, topic: Topic, subscription: Subscription) -> None:
+        assert self.tracker is not None
+        self.tracker.received_up_to(subscription.name, topic.name, subscription.acked.cursor)
         self._mark(topic)
+
+    def skipped(
+        self, topic: Topic, subscription: Subscription, skipped: tuple[int, int], before: int, batch: StoredBatch | None
+    ) -> None:
+        """Note that a subscriber went past messages without having had them, and the batches that it has now, if its
+        cursor moved by that; `batch` is given where it is not committed yet.
+
+        Of a long range only the ends are looked at: it is let go of, and nobody will claim what is between."""
+        if self.tracker is None or _is_ours(subscription.name):
+            return
+        start, stop = skipped
+        if batch is not None:
+            touched = [batch]
+        elif stop - start <= _SKIPPED_MESSAGES:
+            touched = list(self._read(topic, start, stop))
+        else:
+            touched = [*self._read(topic, start, start + 1), *self._read(topic, stop - 1, stop)]
+        for each in touched:
+            self._note_part("skipped", subscription.name, each, start, stop)
+        after = subscription.acked.cursor
+        if after > before:
+            behind = self._ending_in(topic, max(before, stop), after)
+            for each in [*(each for each in touched if each.first_offset < start), *behind]:
+                if before < each.first_offset + each.count <= after:
+                    self._note_received(subscription.name, each)
+        self._moved(topic, subscription)
+
+    def _note_part(self, kind: str, subscriber: bytes, batch: StoredBatch, start: int, stop: int) -> None:
+        """Note of which messages of a batch, by their offsets, something is true."""
+        assert self.tracker is not None
+        first = batch.first_offset
+        low, high = max(start, first) - first, min(stop, first + batch.count) - first
+        if low < high:
+            who, stamp = key_of(batch.data)
+            self.tracker.note_part(self._number(kind, who >> 32, name=subscriber), who, stamp, low, high)
 
     def _note_received(self, subscriber: bytes, batch: StoredBatch) -> None:
         assert self.tracker is not None
@@ -92,33 +142,41 @@ class Tracks:
         key = (who >> 32, subscriber)
         number = self._subscribers.get(key)
         if number is None:
-            number = self._subscribers[key] = self._number("subscriber", key[0], subscriber=subscriber)
+            number = self._subscribers[key] = self._number("subscriber", key[0], name=subscriber)
         self.tracker.note(number, who, stamp)
 
     def attached(self, topic: Topic, name: bytes, cursor: int, now: Now) -> None:
         """Note that somebody subscribes from an offset on."""
-        if self.tracker is not None and not name.startswith(LINK):
-            self.tracker.attached(name, topic.name, cursor, now.unix_us)
-            self.tracker.received_up_to(name, topic.name, cursor)
+        if self.tracker is None or _is_ours(name):
+            return
+        self.tracker.attached(name, topic.name, cursor, now.unix_us)
+        self.tracker.received_up_to(name, topic.name, cursor)
+        if topic.first_offset < cursor < topic.visible_end:  # perhaps in the middle of a batch
+            for batch in self._read(topic, cursor, cursor + 1):
+                self._note_part("skipped", name, batch, batch.first_offset, cursor)
 
     def detached(self, topic: Topic, subscription: Subscription) -> None:
-        """Note that somebody subscribes no longer; what it has of a batch that it has not all of is kept exactly."""
+        """Note that somebody subscribes no longer."""
+        if self.tracker is not None and not _is_ours(subscription.name):
+            self.left(topic, subscription)
+            cursor = subscription.acked.cursor
+            self.tracker.detached(subscription.name, topic.name, cursor, self._latest_us)
+
+    def left(self, topic: Topic, subscription: Subscription) -> None:
+        """Note what a subscriber has of batches that it has not all of: it goes away, or on elsewhere."""
         tracker, acked = self.tracker, subscription.acked
-        if tracker is None or subscription.name.startswith(LINK):
+        if tracker is None or _is_ours(subscription.name):
             return
         for start, stop in [(acked.cursor - 1, acked.cursor), *acked] if acked.cursor else acked:
             for batch in self._read(topic, start, stop):
                 first, end = batch.first_offset, batch.first_offset + batch.count
                 have = (first, acked.cursor) if start < acked.cursor else (start, min(stop, end))
                 if end > have[1] or have[0] > first:
-                    who, stamp = key_of(batch.data)
-                    number = self._number("subscriber", who >> 32, subscriber=subscription.name)
-                    tracker.note_part(number, who, stamp, have[0] - first, have[1] - first)
+                    self._note_part("subscriber", subscription.name, batch, *have)
                 else:
                     self._note_received(subscription.name, batch)
-        tracker.detached(subscription.name, topic.name, acked.cursor, self._latest_us)
 
-    def _ending_in(self, topic: Topic, before: int, after: int) -> list[StoredBatch]:
+    def _ending_in(self, topic: Topic, before: int, after: int) -> Iterable[StoredBatch]:
         """Return the batches whose last message is at or above one offset and below another."""
         recent = topic.recent
         if recent and recent[0].first_offset <= before:
@@ -129,21 +187,57 @@ class Tracks:
                     found.append(recent[place])
                 place += 1
             return found
-        batches = self._read(topic, before, after)
-        return [batch for batch in batches if before < batch.first_offset + batch.count <= after]
+        return (
+            batch for batch in self._read(topic, before, after) if before < batch.first_offset + batch.count <= after
+        )
 
-    def _read(self, topic: Topic, start: int, stop: int) -> list[StoredBatch]:
-        found: list[StoredBatch] = []
+    def _read(self, topic: Topic, start: int, stop: int) -> Iterator[StoredBatch]:
+        """Return the batches that hold messages of [start, stop), as far as they can be read."""
         try:
             while start < stop:
                 page = read_batches(self._state, topic, start, min(stop - start, _READ_MESSAGES), _READ_BYTES)
-                found += [batch for batch in page if batch.first_offset < stop]
+                yield from (batch for batch in page if batch.first_offset < stop)
                 if not page:
-                    break
+                    return
                 start = page[-1].first_offset + page[-1].count
         except UNREAD as error:
             count_unread(self._state, error)
+
+    # Who is still to get it.
+
+    def held(self, message: MessageId, claims: Iterable[Claim], now: Now) -> list[Held]:
+        """Return where in the log a message is, on the topics that are claimed to have it, and who is to get it; topics
+        that do not have it any more, or have it where it is not found quickly, are left out."""
+        found = []
+        for topic_name in [claim.history.name for claim in claims if claim.history.kind == "topic"]:
+            topic = self._state.find_topic(topic_name, now.monotonic_s)
+            batch = self._find(topic, message) if topic is not None else None
+            if topic is None or batch is None or message.counter >= batch.count:
+                continue
+            offset = batch.first_offset + message.counter
+            waiting, received = [], []
+            for name, subscription in topic.subscriptions.items():
+                if offset not in subscription.acked:
+                    waiting.append((name, offset - subscription.acked.cursor))
+                elif offset >= subscription.acked.cursor:  # so it is not noted yet that this one has it
+                    received.append(name)
+            told = Held(topic_name, offset, batch.committed_at_us, tuple(waiting[:_TOLD_WAITING]), len(waiting))
+            found.append(told._replace(received=tuple(received[:_TOLD_WAITING])))
         return found
+
+    def _find(self, topic: Topic, message: MessageId) -> StoredBatch | None:
+        """Return the batch of a message, if it is not far from where it is to be expected."""
+        key = (message.broker << 32 | message.publisher, message.stamp)
+        since_us = int(stamp_to_unix_s(message.stamp) * 1e6) - _COMMITTED_BEFORE_US
+        at = self._state.store.offset_at(topic.number, since_us)
+        left = _LOOKED_FOR_BYTES
+        for batch in self._read(topic, at, topic.visible_end) if at is not None else ():
+            if key_of(batch.data) == key:
+                return batch
+            left -= len(batch.data)
+            if left < 0:
+                break
+        return None
 
     # What is saved, and what may go.
 
@@ -222,7 +316,7 @@ class Tracks:
                 behind = [
                     (sub.name, received.get((sub.name, row.name)), sub.cursor)
                     for sub in subscriptions
-                    if not sub.name.startswith(LINK)
+                    if not _is_ours(sub.name)
                 ]
                 is_late = row.last_commit_us > published_us - _MARGIN_US and row.next_offset > row.first_offset
                 if not is_late and all(known is not None and known >= cursor for _, known, cursor in behind):
@@ -237,23 +331,32 @@ class Tracks:
                         topic, self._read(topic, row.first_offset if start is None else start, topic.visible_end)
                     )
                 for name, known, cursor in behind:
-                    self._note_acked(topic, name, known, cursor, now)
+                    if known is None:  # from before anything was tracked
+                        self.tracker.attached(name, topic.name, cursor, now.unix_us)
+                    self._note_acked(topic, name, known, cursor)
         return noted
 
-    def _note_put(self, topic: Topic, batches: list[StoredBatch]) -> int:
+    def _note_put(self, topic: Topic, batches: Iterable[StoredBatch]) -> int:
+        count = 0
         for batch in batches:
             if key_of(batch.data)[0] >> 32 != self._state.identity.broker:
                 self.came(batch.data, 0)
-        self.shown((topic, batch) for batch in batches)
-        return len(batches)
+            self.shown([(topic, batch)])
+            count += 1
+        return count
 
-    def _note_acked(self, topic: Topic, name: bytes, known: int | None, cursor: int, now: Now) -> None:
+    def _note_acked(self, topic: Topic, name: bytes, known: int | None, cursor: int) -> None:
         assert self.tracker is not None
         if known is None or known < cursor:
             for batch in self._ending_in(topic, max(known or 0, topic.first_offset), cursor):
                 self._note_received(name, batch)
             self.tracker.received_up_to(name, topic.name, cursor)
             self._mark(topic)
+
+
+def _is_ours(subscriber: bytes) -> bool:
+    """Return whether a subscription is the broker's own: for another broker, or for dead letters."""
+    return subscriber.startswith(LINK) or subscriber == DEAD_READER
 
 
 def _first_offset(batch: StoredBatch) -> int:

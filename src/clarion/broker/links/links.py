@@ -245,7 +245,7 @@ class Links:
         elif isinstance(contents, LinkConfirm) and source in self._outbound:
             self._outbound[source].take_confirm(contents, now)
         elif isinstance(contents, AskTrace) and len(contents.message) == _ID_BYTES:
-            self._carrier.send_to(source, TRACE_IS, self._traces.answer(contents))
+            self._carrier.send_to(source, TRACE_IS, self._traces.answer(contents, now))
         elif isinstance(contents, TraceIs):
             self._traces.take(contents, source, self._reached, now)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from clarion.broker.engine import Now
 from clarion.model.ids import MessageId
 from clarion.overlay.link_graph import Announcement
-from clarion.tracking.paths import Answer, draw, to_ask, to_dict, trace
+from clarion.tracking.paths import Answer, Held, draw, to_ask, to_dict, trace
 from clarion.tracking.tracker import Claim, HistoryName
 from clarion.wire.link_bodies import AskTrace, Traced, TraceIs
 
@@ -31,6 +31,14 @@ class Histories(Protocol):
 
     def seen(self, key: tuple[int, int]) -> list[Claim]:
         """Return what its histories claim of a batch."""
+        ...
+
+    def held(self, message: MessageId, claims: Sequence[Claim], now: Now) -> tuple[Held, ...]:
+        """Return where in its log a message is, and who is still to get it."""
+        ...
+
+    def strangers(self, claims: Sequence[Claim]) -> tuple[bytes, ...]:
+        """Return subscribers that are claimed to have what they never subscribed to."""
         ...
 
 
@@ -67,7 +75,7 @@ class Traces:
             return False
         self._number += 1
         found = self._traces[self._number] = _Trace(message, done)
-        here = self.answer(AskTrace(self._number, message.to_bytes()))
+        here = self.answer(AskTrace(self._number, message.to_bytes()), now)
         found.answers[self._broker] = _read(here)
         self._go_on(self._number, reached, now)
         return True
@@ -112,25 +120,31 @@ class Traces:
         """Return when `tick` has something to do."""
         return min((until_s for found in self._traces.values() for until_s in found.asked.values()), default=None)
 
-    def answer(self, asked: AskTrace) -> TraceIs:
+    def answer(self, asked: AskTrace, now: Now) -> TraceIs:
         """Return what is known here of a message."""
         message, histories = MessageId.from_bytes(asked.message), self._histories
         own = self._announced.get(self._broker)
         claims: tuple[Any, ...] = ()
+        held: tuple[Any, ...] = ()
+        strangers: tuple[bytes, ...] = ()
         if histories is not None:
             found = histories.seen((message.broker << 32 | message.publisher, message.stamp))
             claims = tuple((*claim.history, claim.efpp, claim.parts) for claim in found)
+            held, strangers = histories.held(message, found, now), histories.strangers(found)
         return TraceIs(
             asked.number, self._broker, self._name, own.linked if own is not None else (), claims,
             histories.strategy if histories is not None else "none",
-            histories.begins_us if histories is not None else 0,
+            histories.begins_us if histories is not None else 0, held, strangers,
         )  # fmt: skip
 
 
 def _read(said: TraceIs) -> Answer:
     claims = tuple(
-        Claim(HistoryName(kind, origin, via, subscriber), efpp, parts)  # type: ignore[arg-type]
-        for kind, origin, via, subscriber, efpp, parts in said.claims
+        Claim(HistoryName(kind, origin, via, name), efpp, parts)  # type: ignore[arg-type]
+        for kind, origin, via, name, efpp, parts in said.claims
     )
     strategy: Any = said.strategy
-    return Answer(said.broker, said.name, said.linked, claims, strategy, said.begins_us)
+    held = tuple(Held(*each) for each in said.held)
+    return Answer(
+        said.broker, said.name, said.linked, claims, strategy, said.begins_us, held=held, strangers=said.strangers
+    )
