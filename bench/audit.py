@@ -24,8 +24,7 @@ from clarion.pipeline.jobs.audit import audit, read_ids_of, write_audit
 from clarion.pipeline.jobs.audit_table import audit_here, find_ids
 from clarion.tracking.accuracy import Accuracy
 from clarion.tracking.bloom import BloomFilter, Keys
-from clarion.tracking.exported import About, HistoryPart, read_exports, write_export
-from clarion.tracking.history import Segment
+from clarion.tracking.exported import About, HistoryPart, Segment, read_exports, write_export
 from clarion.tracking.verdicts import STATES, HistoryIndex
 
 BROKERS = 20
@@ -55,7 +54,7 @@ def _segments(keys: Keys, accuracy: Accuracy) -> Iterator[Segment]:
         built = BloomFilter(accuracy.shape(len(some)))
         built.add(some)
         first, last = int(some[0, 1]), int(some[-1, 1])
-        yield Segment(0, first, last, len(some), built.shape.bits, built.shape.hashes, built.to_bytes())
+        yield Segment(first, last, len(some), built.shape.bits, built.shape.hashes, built.to_bytes())
 
 
 def make(folder: Path, messages: int, batch: int) -> Truth:

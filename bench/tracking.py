@@ -9,7 +9,6 @@ import statistics
 import tempfile
 import threading
 import time
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from clarion.model.ids import MessageId, stamp_from_unix_s
 from clarion.overlay.link_graph import Announcement, LinkGraph
 from clarion.tracking.accuracy import Accuracy
 from clarion.tracking.history_file import HistoryFile, HistorySettings
-from clarion.tracking.paths import Answer, Asking, to_ask
+from clarion.tracking.paths import Answer
 from clarion.tracking.tracker import Claim, HistoryName, Strategy, Tracker
 
 _NOW_US = 1_750_000_000_000_000
@@ -31,18 +30,6 @@ def _memory_mb() -> float:
 
 def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-
-
-def measure_names() -> None:
-    """Print what the names of 100,000 histories take in memory."""
-    tracemalloc.start()
-    tracker = Tracker()
-    for each in range(100_000):
-        tracker.number_of(HistoryName("subscriber", 7, 0, b"subscriber-%06d" % each))
-    tracker.take()
-    tracker.saved()
-    print(f"names of 100,000 histories: {tracemalloc.get_traced_memory()[0] / 1e6:.1f} MB")
-    tracemalloc.stop()
 
 
 def measure_notes() -> None:
@@ -142,10 +129,10 @@ def count_questions(brokers: int, degree: int, share: float, efpp: float, networ
     for _ in range(networks):
         answers, had = _network(dice, brokers, degree, share, efpp)
         had_counts.append(len(had))
-        for name, way, told in _ways(dice, answers, had, efpp):
-            known: dict[int, Answer] = {}
-            while following := to_ask(message, known, way):
-                known |= {broker: told[broker] for broker in following}
+        for name, onward in _ways(dice, message, answers, had, efpp).items():
+            known: set[int] = set()
+            while following := {message.broker}.union(*(onward[broker] for broker in known)) - known:
+                known |= following
             asked.setdefault(name, []).append(len(known))
             sets = [2 ** len(answers[each].linked) if name == "reduction 2" else 1 for each in known]
             sets = [
@@ -194,27 +181,31 @@ def _network(
 
 
 def _ways(
-    dice: random.Random, answers: dict[int, Answer], had: dict[int, set[int]], efpp: float
-) -> list[tuple[str, Asking, dict[int, Answer]]]:
-    first, second = {}, {}
+    dice: random.Random, message: MessageId, answers: dict[int, Answer], had: dict[int, set[int]], efpp: float
+) -> dict[str, dict[int, set[int]]]:
+    """Return the ways of asking: `all` asks the whole network, `neighbours` goes on from brokers that claim to have had
+    the message, as Clarion does, and a reduction asks of those only the ones it seems to have been forwarded to."""
+    first: dict[int, set[int]] = {}
+    second: dict[int, set[int]] = {}
     for broker, answer in answers.items():
         truly = had.get(broker, set())
         wrongly = {other for other in answer.linked if dice.random() < efpp}
-        first[broker] = answer._replace(forwarded=tuple(truly | wrongly))
+        first[broker] = truly | wrongly
         # Each of the other sets seems to be in the history with efpp; a neighbour is in half of them.
         sets = sum(dice.random() < efpp for _ in range(2 ** min(len(answer.linked), 12)))
         seeming = {other for other in answer.linked for _ in range(sets) if dice.random() < 0.5}
-        second[broker] = answer._replace(forwarded=tuple(truly | seeming))
-    return [
-        ("all", "network", answers), ("neighbours", "neighbours", answers),
-        ("reduction 1", "forwarded", first), ("reduction 2", "forwarded", second),
-    ]  # fmt: skip
+        second[broker] = truly | seeming
+    linked = {broker: set(answer.linked) for broker, answer in answers.items()}
+    claim = {broker for broker, answer in answers.items() if answer.arrivals(message)}
+    return {"all": linked} | {
+        name: {broker: others if broker in claim else set() for broker, others in onward.items()}
+        for name, onward in (("neighbours", linked), ("reduction 1", first), ("reduction 2", second))
+    }
 
 
 def main() -> None:
     """Print all of it."""
     measure_notes()
-    measure_names()
     for histories in (1000, 20_000, 100_000):
         measure_file(histories, "bloom", 1e-5)
     measure_file(1000, "bloom", 0.01)

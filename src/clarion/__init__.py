@@ -6,7 +6,16 @@ Errors are in `clarion.model.errors`; those a client meets can be imported from 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clarion.admin import Admin, DeadLetter, SubscriptionDescription, TopicDescription
+    from clarion.admin import (
+        Admin,
+        DeadLetter,
+        LinkDescription,
+        LinkedBroker,
+        LinksDescription,
+        SubscriptionDescription,
+        TopicDescription,
+        Trace,
+    )
     from clarion.model import ClarionError, MessageId
     from clarion.model.errors import (
         AlreadyDone,
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
         OutboxInUse,
         OutboxUnusable,
         PublisherExpired,
+        ReadOnly,
         StoredDataCorrupt,
         StoreWentBack,
         TakenOver,
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
         Message,
         MessageBatch,
         State,
+        SubscribeOutcome,
         Subscriber,
         Transaction,
     )
@@ -71,6 +82,9 @@ __all__ = [
     "InvalidRequest",
     "LeaseLost",
     "LimitReached",
+    "LinkDescription",
+    "LinkedBroker",
+    "LinksDescription",
     "Message",
     "MessageBatch",
     "MessageId",
@@ -86,10 +100,12 @@ __all__ = [
     "OutboxUnusable",
     "Publisher",
     "PublisherExpired",
+    "ReadOnly",
     "Stager",
     "State",
     "StoreWentBack",
     "StoredDataCorrupt",
+    "SubscribeOutcome",
     "Subscriber",
     "SubscriptionDescription",
     "TakenOver",
@@ -97,6 +113,7 @@ __all__ = [
     "TooLarge",
     "TopicDescription",
     "TopicFull",
+    "Trace",
     "Transaction",
     "TunerSettings",
     "Unreachable",
@@ -114,6 +131,7 @@ _ROOMS = {
     "AsyncSubscriber": "subscriber",
     "AsyncTransaction": "subscriber",
     "DeadLetter": "admin",
+    **dict.fromkeys(("LinkDescription", "LinkedBroker", "LinksDescription", "Trace"), "admin"),
     "Message": "subscriber",
     "MessageBatch": "subscriber",
     "MessageId": "model",
@@ -121,6 +139,7 @@ _ROOMS = {
     "Publisher": "publisher",
     "Stager": "publisher",
     "State": "subscriber",
+    "SubscribeOutcome": "subscriber",
     "Subscriber": "subscriber",
     "SubscriptionDescription": "admin",
     "TopicDescription": "admin",

@@ -1,7 +1,11 @@
-"""Brokers in processes of their own, linked through proxies that can cut each link, and what links tell of it."""
+"""Brokers in processes of their own, linked through proxies that can cut each link and see which batches cross it."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,11 +16,16 @@ from tests.integration.broker_process import BrokerProcess
 from tests.integration.proxy import Proxy
 from tests.integration.waiting import DEADLINE_S, eventually
 
+from clarion import Admin
+from clarion.model.names import LINK
+from clarion.wire.batch import LAYOUT_VERSION, MAGIC, key_of
 from clarion.wire.bodies import Body
 from clarion.wire.frames import Kind, pack_frames, unpack_prefix
 from clarion.wire.link_bodies import AskLinks
 
 Wire = tuple[int, int]  # the broker that dials, and the one that listens
+_KEYED_BYTES = 40  # of a batch's header: its key is in them
+_HEADER = re.compile(re.escape(MAGIC + bytes([LAYOUT_VERSION])) + b".{%d}" % (_KEYED_BYTES - 5), re.DOTALL)
 
 
 def ask(url: str, kind: Kind, body: Body, blobs: tuple[bytes, ...] = (), within_s: float = DEADLINE_S) -> Any:
@@ -37,6 +46,27 @@ def links_of(url: str, within_s: float = 2.0) -> dict[str, Any]:
     return answer[1][0] if answer is not None else {}
 
 
+class Crossings:
+    """Which batches crossed which links, from their bytes: what no broker can be wrong about."""
+
+    def __init__(self) -> None:
+        self.of_batch: defaultdict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)  # from and to, by its key
+
+    def watch(self, wire: Wire, by_listener: bool) -> Callable[[bytes], None]:
+        """Return what takes the bytes that go one way over a connection."""
+        way = wire[::-1] if by_listener else wire
+        rest = b""
+
+        def passed(piece: bytes) -> None:
+            nonlocal rest
+            seen = rest + piece
+            for found in _HEADER.finditer(seen):
+                self.of_batch[key_of(found.group())].add(way)
+            rest = seen[1 - _KEYED_BYTES :]
+
+        return passed
+
+
 class LinkedProcesses:
     """Brokers b1, b2, …; each link goes through a proxy."""
 
@@ -44,11 +74,12 @@ class LinkedProcesses:
         self.wires = wires
         self.brokers: dict[int, BrokerProcess] = {}
         self.proxies: dict[Wire, Proxy] = {}
+        self.crossings = Crossings()
         numbers = sorted({broker for wire in wires for broker in wire})
         for number in numbers:
             self.brokers[number] = BrokerProcess(folder / f"b{number}", name=f"b{number}", **settings)
         for wire in wires:
-            self.proxies[wire] = Proxy(self.brokers[wire[1]].settings["listen"])
+            self.proxies[wire] = Proxy(self.brokers[wire[1]].settings["listen"], partial(self.crossings.watch, wire))
         for number in numbers:
             urls = [self.proxies[wire].url for wire in wires if wire[0] == number]
             self.brokers[number].settings["links"] = ",".join(urls)
@@ -79,6 +110,19 @@ class LinkedProcesses:
         """Return whether all other brokers have confirmed all that is wanted at this one."""
         others = self.others(number)
         return len(others) == len(self.brokers) - 1 and all(each["confirmed"] for each in others.values())
+
+    def is_quiet(self) -> bool:
+        """Return whether all brokers reach each other, know what is wanted, and have confirmed all that is for them."""
+        return all(self.is_confirmed(number) and not self._waits(number) for number in self.brokers)
+
+    def _waits(self, number: int) -> bool:
+        """Return whether a broker has something for others."""
+        with Admin(self.url(number), timeout_s=DEADLINE_S) as admin:
+            return any(
+                name.startswith(LINK) and cursor < row.next_offset
+                for row in admin.topics()
+                for name, cursor, _ in row.subscriptions
+            )
 
     def wait_linked(self) -> None:
         """Wait until each broker reaches each other."""

@@ -2,7 +2,7 @@
 
 `python -m tests.integration.links_torture --kills 100` exits with 1 on a violation. Five brokers are linked in circles.
 Each message that was put at any of them, from when its broker had confirmed a subscription on, must come to it exactly
-once, and in the order of its publisher.
+once, and in the order of its publisher. In the end, brokers are asked where messages went, and that must be true.
 """
 
 from __future__ import annotations
@@ -13,21 +13,28 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from tests.integration.linked_processes import LinkedProcesses, Wire
 from tests.integration.torture import chosen_plan, run_and_report
 from tests.integration.torture_oracle import Verdict
+from tests.integration.traced_paths import Truth, judge_paths
 from tests.integration.waiting import eventually
 
-from clarion import Publisher, Subscriber
+from clarion import Admin, Message, Publisher, Subscriber
+from clarion.model.ids import MessageId
 
 WIRES: list[Wire] = [(1, 2), (2, 3), (3, 4), (4, 5), (5, 1), (2, 5)]
 _TOPICS = ("a/x", "a/y", "b/z")
 _WANTED = (*_TOPICS, "a/*", "#")
 _PATIENCE_S = 240.0
+_EFPP = 0.01  # of each history: so much that some claims are wrong
+_LEAVES = ("acks", "acks and unsubscribes", "does not ack the last")
 Source = tuple[int, str]  # the broker where a message was put, and its topic
 
 
@@ -41,6 +48,7 @@ class Plan:
     longest_pause_s: float = 1.0  # between two kills
     link_chance: float = 0.5  # that it is a link that is cut
     pace_s: float = 0.01  # between two puts at a broker
+    traces: int = 1000  # batches whose paths are looked at, at most
 
 
 class Writer(threading.Thread):
@@ -51,6 +59,7 @@ class Writer(threading.Thread):
         self.number, self._url, self._plan, self._stopping = number, url, plan, stopping
         self._dice = random.Random(f"{plan.seed} {number}")
         self.issued: Counter[str] = Counter()  # by topic: more than these were never put
+        self.ids: dict[tuple[str, int], MessageId] = {}  # by topic and counter
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -71,34 +80,59 @@ class Writer(threading.Thread):
             for _ in range(self._dice.choice((1, 1, 5))):
                 counter = self.issued[topic]
                 self.issued[topic] += 1
-                waiting.append(publisher.put(topic, b"%d %d " % (self.number, counter) + bytes(counter % 300)))
-        for receipt in waiting:
-            receipt.result(_PATIENCE_S)
+                payload = b"%d %d " % (self.number, counter) + bytes(counter % 300)
+                waiting.append((topic, counter, publisher.put(topic, payload)))
+        for topic, counter, receipt in waiting:
+            self.ids[topic, counter] = receipt.result(_PATIENCE_S).id
 
 
 class Reader(threading.Thread):
-    """Reads a subscription at one broker until it is told to stop, and notes all it got."""
+    """Reads a subscription at one broker until it is told to stop, and notes all it got and acked."""
 
-    def __init__(self, number: int, url: str, wanted: str, name: str) -> None:
+    def __init__(self, number: int, url: str, wanted: str, name: str, leaves: str) -> None:
         super().__init__(name=name)
-        self.number, self.wanted = number, wanted
+        self.number, self.wanted, self.leaves = number, wanted, leaves
+        self._url = url
         self._subscriber = Subscriber(url, name, timeout_s=_PATIENCE_S)
         self._subscriber.subscribe(wanted)
         self.got: defaultdict[Source, list[int]] = defaultdict(list)
+        self.ids: dict[MessageId, tuple[Source, int]] = {}
+        self.acked: set[MessageId] = set()
         self.promised: dict[Source, int] = {}  # the first message that has to come
         self.stopping = threading.Event()
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         try:
+            last: list[Message] = []
             while not self.stopping.is_set():
-                for message in self._subscriber.get(self.wanted, max_messages=1000, wait_s=0.2):
+                got = self._subscriber.get(self.wanted, max_messages=1000, wait_s=0.2)
+                self.acked.update(message.id for message in last)
+                last = got
+                for message in got:
                     broker, counter = message.payload.split(b" ")[:2]
-                    self.got[int(broker), message.topic.decode()].append(int(counter))
+                    source = int(broker), message.topic.decode()
+                    self.got[source].append(int(counter))
+                    self.ids[message.id] = source, int(counter)
+            self._leave(last)
         except BaseException as error:  # noqa: BLE001 it is raised where the campaign ends
             self.failure = error
         finally:
-            self._subscriber.close()
+            self._subscriber.close(ack=False)
+
+    def _leave(self, last: list[Message]) -> None:
+        acks = self.leaves != "does not ack the last"
+        self._subscriber.close(ack=acks)
+        if acks:
+            self.acked.update(message.id for message in last)
+        if self.unsubscribes:
+            with Admin(self._url, timeout_s=_PATIENCE_S) as admin:
+                assert admin.unsubscribe(self.wanted, self.name)
+
+    @property
+    def unsubscribes(self) -> bool:
+        """Whether its subscription ends with it."""
+        return self.leaves == "acks and unsubscribes"
 
     def topics(self) -> list[str]:
         """Return the topics it reads."""
@@ -113,7 +147,10 @@ class Campaign:
         self.kills: Counter[str] = Counter()
         self._say = say
         self._dice = random.Random(plan.seed)
-        self._linked = LinkedProcesses(folder, WIRES, default_retention="keep", log_level="warning")
+        self._linked = LinkedProcesses(
+            folder, WIRES, default_retention="keep", log_level="warning", module="tests.integration.packing_broker",
+            tracking="bloom", tracking_persist_s=0.5, tracking_efpp=_EFPP,
+        )  # fmt: skip
         self._stopping = threading.Event()
         self._writers: list[Writer] = []
         self._readers: list[Reader] = []
@@ -151,13 +188,22 @@ class Campaign:
         if len(self._readers) < self.plan.readers and alive:
             number = dice.choice(alive)
             name = f"reader-{len(self._readers) + len(self._ended)}"
-            reader = Reader(number, linked.url(number), dice.choice(_WANTED), name)
+            gone = self._gone_at(number)
+            if gone and dice.random() < 0.5:
+                name = dice.choice(gone)
+            reader = Reader(number, linked.url(number), dice.choice(_WANTED), name, dice.choice(_LEAVES))
             self._readers.append(reader)
             reader.start()
         elif dice.random() < 0.2:
             reader = self._readers.pop(dice.randrange(len(self._readers)))
             reader.stopping.set()
             self._ended.append(reader)
+
+    def _gone_at(self, number: int) -> list[str]:
+        """Return the names of those who unsubscribed at a broker, and have not come again."""
+        here = [each for each in self._ended if each.number == number]
+        staying = {each.name for each in (*self._readers, *here) if each.is_alive() or not each.unsubscribes}
+        return sorted({each.name for each in here} - staying)
 
     def _break(self) -> None:
         dice, linked = self._dice, self._linked
@@ -227,7 +273,71 @@ class Campaign:
         for reader in (*self._readers, *self._ended):
             reader.join(_PATIENCE_S)
             assert reader.failure is None, repr(reader.failure)
-        return judge(self._writers, [*self._readers, *self._ended])
+        readers = [*self._readers, *self._ended]
+        verdict = judge(self._writers, readers)
+        eventually(self._linked.is_quiet, "all is confirmed over all links", _PATIENCE_S)
+        told = self._traced(verdict)
+        judge_paths(verdict, self._truth(readers, verdict), told)
+        return verdict
+
+    def _traced(self, verdict: Verdict) -> list[tuple[MessageId, dict[str, Any]]]:
+        """Return where some messages went, each of another batch, as any of the brokers tells it."""
+        batches: defaultdict[tuple[int, int, int], list[MessageId]] = defaultdict(list)
+        for writer in self._writers:
+            for message in writer.ids.values():
+                batches[message[:3]].append(message)
+        dice = self._dice
+        some = dice.sample(sorted(batches.values()), min(self.plan.traces, len(batches)))
+        messages = [dice.choice(batch) for batch in some]
+        with ExitStack() as stack:
+            admins = [
+                stack.enter_context(Admin(self._linked.url(number), timeout_s=_PATIENCE_S))
+                for number in self._linked.brokers
+            ]
+            asked = [(dice.choice(admins), message) for message in messages]
+            pool = stack.enter_context(ThreadPoolExecutor(4))
+            told = pool.map(lambda each: _told(each[0], each[1], verdict), asked)
+            return list(zip(messages, told, strict=True))
+
+    def _truth(self, readers: list[Reader], verdict: Verdict) -> Truth:
+        """Return what is known of where messages went."""
+        truth = Truth(_EFPP, self._linked.crossings.of_batch)
+        for writer in self._writers:
+            truth.put |= {message: (writer.number, topic) for (topic, _), message in writer.ids.items()}
+        for number in self._linked.brokers:
+            truth.stored[number] = self._logged(number, verdict)
+        for reader in readers:
+            known = truth.readers[reader.number, reader.name]
+            known.acked |= reader.acked
+            if not reader.unsubscribes:
+                known.topics |= set(reader.topics())
+                known.waits |= self._waiting_for(reader)
+        return truth
+
+    def _waiting_for(self, reader: Reader) -> set[MessageId]:
+        """Return what a reader that still subscribes has to get, and has not acked."""
+        issued = {writer.number: writer for writer in self._writers}
+        return {
+            issued[number].ids[topic, counter]
+            for (number, topic), first in reader.promised.items()
+            for counter in range(first, issued[number].issued[topic])
+        } - reader.acked
+
+    def _logged(self, number: int, verdict: Verdict) -> dict[MessageId, int]:
+        """Return what a broker has in its log, and where; each message may be there once."""
+        found: dict[MessageId, int] = {}
+        with Admin(self._linked.url(number), timeout_s=_PATIENCE_S) as admin:
+            ends = {row.topic.decode(): row.next_offset for row in admin.topics()}
+        with Subscriber(self._linked.url(number), "auditor", timeout_s=_PATIENCE_S) as auditor:
+            for topic, end in ends.items():
+                auditor.subscribe(topic, "earliest")
+                offset = 0
+                while offset < end:
+                    for message in auditor.get(topic, max_messages=1000, wait_s=_PATIENCE_S):
+                        if found.setdefault(message.id, message.offset) != message.offset:
+                            verdict.accuse(f"{message.id} is twice in the log of b{number}")
+                        offset = message.offset + 1
+        return found
 
     def _noted(self, reader: Reader) -> bool:
         self._note_promises()
@@ -242,12 +352,32 @@ class Campaign:
         )
 
 
+def _told(admin: Admin, message: MessageId, verdict: Verdict) -> dict[str, Any]:
+    """Return where a message went, as a broker tells it once it can ask all others: on a busy machine some are late."""
+
+    def asked() -> dict[str, Any] | None:
+        told = admin.trace(message).values
+        if "could not be asked" not in told["unknown"].values():
+            return told
+        verdict.counts["paths_asked_again"] += 1
+        return None
+
+    told = eventually(asked, f"all are asked for {message}")
+    assert told is not None
+    return told
+
+
 def judge(writers: list[Writer], readers: list[Reader]) -> Verdict:
     """Say what is wrong with what subscribers got."""
     verdict = Verdict()
     for writer in writers:
         verdict.counts["put"] += sum(writer.issued.values())
+    put = {message: ((writer.number, topic), counter) for writer in writers
+           for (topic, counter), message in writer.ids.items()}  # fmt: skip
     for reader in readers:
+        for message, found in reader.ids.items():
+            if put[message] != found:
+                verdict.accuse(f"{reader.name} at b{reader.number} got {found} as {message}, which is {put[message]}")
         for source, got in reader.got.items():
             verdict.counts["received"] += len(got)
             for before, after in pairwise(got):
@@ -267,7 +397,9 @@ def main() -> int:
     """Run a campaign from the command line."""
     chosen = chosen_plan(__doc__)
     plan = Plan(kills=chosen.kills, seed=chosen.seed)
-    held = run_and_report(Campaign, plan, "over links no message was lost, none was repeated, order was kept")
+    held = run_and_report(
+        Campaign, plan, "over links no message was lost, none was repeated, order was kept, paths are true"
+    )
     return 0 if held else 1
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 _TURN_S = 0.05
 _PIECE_BYTES = 65_536
+Watch = Callable[[bool], Callable[[bytes], None]]
 
 
 class Proxy:
-    """Passes bytes between clients and the broker at `target`, until told otherwise; loopback only."""
+    """Passes bytes between clients and the broker at `target`, until told otherwise; loopback only.
 
-    def __init__(self, target: str) -> None:
+    `watch` is called for each way of each connection, with whether it is what the broker says, and returns what is told
+    of all bytes that are passed on that way.
+    """
+
+    def __init__(self, target: str, watch: Watch | None = None) -> None:
         host, _, port = target.removeprefix("tcp://").rpartition(":")
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -29,6 +35,8 @@ class Proxy:
         self._closing = threading.Event()
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._brokers: set[socket.socket] = set()
+        self._watch = watch
+        self._watching: dict[socket.socket, Callable[[bytes], None]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="proxy")
@@ -87,6 +95,8 @@ class Proxy:
         for one, other in ((client, broker), (broker, client)):
             one.settimeout(10)
             self._pairs[one] = other
+            if self._watch is not None:
+                self._watching[one] = self._watch(one is broker)
             self._selector.register(one, selectors.EVENT_READ)
 
     def _pass_on(self, source: socket.socket) -> None:
@@ -95,6 +105,8 @@ class Proxy:
             if self.blackhole or (self.mute and source in self._brokers):
                 self.swallowed += 1
             elif piece:
+                if source in self._watching:  # before it is there
+                    self._watching[source](piece)
                 self._pairs[source].sendall(piece)
         except OSError:
             piece = b""
@@ -107,6 +119,7 @@ class Proxy:
         for each in (one, other):
             self._selector.unregister(each)
             self._brokers.discard(each)
+            self._watching.pop(each, None)
             each.close()
 
     def _cut_all(self) -> None:

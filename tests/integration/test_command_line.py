@@ -119,6 +119,7 @@ def test_subscribing_twice_is_fine_and_unsubscribing_twice_is_told(shell: Shell)
         "new": True,
         "origins": [],
         "unconfirmed": [],
+        "reasons": {},
     }
     assert shell.json("subscribe", "alerts", "--as", "reader")["new"] is False
     assert shell.json("unsubscribe", "alerts", "--as", "reader")["subscriber"] == "reader"

@@ -121,6 +121,15 @@ def test_a_broker_that_does_not_confirm_is_told_and_the_offset_is_the_origins(st
         assert not reader.subscribe("alerts"), "it was there"
 
 
+def test_what_may_not_come_in_is_not_confirmed(start_broker: StartBroker) -> None:
+    p = start_broker("p", name="p")
+    q = start_broker("q", name="q", links=[{"url": p.url, "topics_in": ["open/#"]}])
+    _reaches(q, "p")
+    words = _shell(q).ok("subscribe", "secret/x", "--as", "reader")
+    assert words.endswith(b"\nnot by p: topics_in of the link with p lets nothing of secret/x in\n")
+    assert list(_shell(q).json("subscribe", "secret/x", "--as", "reader")["reasons"]) == ["p"]
+
+
 def test_a_broker_that_will_not_come_back_is_forgotten(start_broker: StartBroker) -> None:
     a, _, c = _chain(start_broker, "a", "b", "c")
     _reaches(a, "b", "c")
@@ -208,6 +217,20 @@ def test_a_link_or_name_that_cannot_be_is_one_clear_line(
     done = run("up", "--data", str(tmp_path / "data"), "--listen", ANYWHERE, *arguments)
     assert done.returncode == 1
     assert words in one_line(done)
+
+
+def test_links_of_options_are_added_to_the_tables_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "clarion.toml"
+    table, of_set, said, of_environment = (free_url() for _ in range(4))
+    file.write_text(f'[[links]]\nurl = "{table}"\nname = "p"\ntopics_in = ["open/#"]\n')
+    started = running(
+        "up", "--config", str(file), "--data", str(tmp_path / "data"), "--listen", ANYWHERE, "--json",
+        "--link", said, "--link", table, "--set", f"links={of_set}", CLARION_LINKS=of_environment,
+    )  # fmt: skip
+    with started as broker:
+        (url,) = json.loads(read_line(broker))["urls"]
+        links = {one["url"]: one["name"] for one in Shell(broker, url, tmp_path).json("links")["links"]}
+    assert links == {table: "p", of_environment: "", of_set: "", said: ""}
 
 
 def test_a_table_with_an_unknown_key_says_what_was_likely_meant(tmp_path: Path) -> None:

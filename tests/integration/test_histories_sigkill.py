@@ -13,6 +13,7 @@ from clarion.tracking.tracker import HistoryName
 
 _NOW_US = 1_750_000_000_000_000
 _SAVED_AT_ONCE = 300
+_BROKER = 0x9C540706
 _WRITER = f"""
 import sys
 from pathlib import Path
@@ -20,10 +21,10 @@ from clarion.tracking.history_file import HistoryFile, HistorySettings
 from clarion.tracking.tracker import HistoryName, Tracker
 file = HistoryFile(Path(sys.argv[1]), HistorySettings(pack_notes=1000), now_us={_NOW_US})
 tracker = Tracker(file.names())
-number = tracker.number_of(HistoryName("publisher", 7))
+number = tracker.number_of(HistoryName("publisher", {_BROKER}))
 begin = file.received().get((b"", b""), 0)
 for stamp in range(begin, 1 << 40):
-    tracker.note(number, 7 << 32, stamp)
+    tracker.note(number, {_BROKER} << 32, stamp)
     if stamp % {_SAVED_AT_ONCE} == {_SAVED_AT_ONCE - 1}:
         tracker.received_up_to(b"", b"", stamp + 1)
         file.save(tracker.take(), now_us={_NOW_US})
@@ -47,5 +48,5 @@ def test_what_was_saved_survives_sigkill(tmp_path: Path, lines: int) -> None:
     file = HistoryFile(place, HistorySettings(), now_us=_NOW_US)
     assert file.received()[b"", b""] >= saved
     for stamp in range(0, saved, 41):
-        assert [claim.history for claim in file.seen((7 << 32, stamp))] == [HistoryName("publisher", 7)]
+        assert [claim.history for claim in file.seen((_BROKER << 32, stamp))] == [HistoryName("publisher", _BROKER)]
     file.close()

@@ -46,13 +46,15 @@ def _take(reader: Subscriber, topic: str, count: int) -> list[bytes]:
 
 
 def test_five_brokers_in_circles_under_kills_and_cuts(tmp_path: Path) -> None:
-    campaign = Campaign(Plan(kills=10, seed=4, readers=6), tmp_path, lambda _: None)
+    campaign = Campaign(Plan(kills=10, seed=4, readers=6, traces=150), tmp_path, lambda _: None)
     verdict = campaign.run()
     report = describe(verdict, [f"{dict(campaign.kills)}"])
     assert not verdict.violations, report
     assert campaign.kills["broker"] >= 3, report
     assert sum(campaign.kills.values()) - campaign.kills["broker"] >= 3, report
     assert verdict.counts["promised"] > 1000, report
+    assert verdict.counts["paths_traced"] == 150, report
+    assert verdict.counts["receipts_traced"] > 100, report
 
 
 def test_a_link_that_is_cut_catches_up(tmp_path: Path) -> None:
@@ -101,8 +103,11 @@ def test_a_broker_without_links_forgets_another(start_broker: StartBroker) -> No
         )
         assert ask(origin.url, Kind.LINKS, AskLinks("reader"))[1][0] == Code.MALFORMED, "it is there"
     reader.kill()
-    eventually(lambda: not links_of(origin.url)["links"], "the origin has no link any more")
+    eventually(
+        lambda: [each["state"] for each in links_of(origin.url)["links"]] == ["down"], "the origin has no link any more"
+    )
     assert ask(origin.url, Kind.LINKS, AskLinks("reader"))[0] == Kind.ACK
+    assert links_of(origin.url)["links"] == []
     assert _answers(origin)
     with Admin(origin.url) as admin:
         assert [row.subscriptions for row in admin.topics()] == [()]

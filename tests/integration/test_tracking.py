@@ -15,7 +15,8 @@ from tests.integration.waiting import eventually
 from clarion import Admin, Publisher, Subscriber
 from clarion.broker.history_writer import FILE
 from clarion.model.ids import MessageId
-from clarion.tracking.exported import export_file, read_exports
+from clarion.tracking.exported import read_exports
+from clarion.tracking.history_file import export_file
 from clarion.tracking.verdicts import STATES, HistoryIndex, read_ids
 
 
@@ -148,3 +149,53 @@ def test_it_is_told_who_is_still_to_get_a_message_here_and_over_a_link(chain: li
         while end["onward"]:
             (end,) = end["onward"]
         assert [each["subscriber"] for each in end["waiting"]] == ["reader"]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker that tracks."""
+    broker = BrokerProcess(tmp_path / "alone", name="alone", tracking="bloom", tracking_persist_s=3600.0)
+    yield broker.start()
+    broker.close()
+
+
+def test_a_time_in_which_a_broker_did_not_track_is_told(alone: BrokerProcess) -> None:
+    with Subscriber(alone.url, "reader", timeout_s=WAIT_S) as reader:
+        reader.subscribe("news")
+        before = _put(alone, "news", 1)
+        _read(reader, before)
+        assert alone.stop() == 0
+        alone.settings["tracking"] = "none"
+        alone.start()
+        between = _put(alone, "news", 1)
+        _read(reader, between)
+        with Admin(alone.url) as admin:
+            admin.purge("news")  # else it is noted later, from the log
+        alone.kill()
+        alone.settings["tracking"] = "bloom"
+        alone.start()
+        after = _put(alone, "news", 1)
+        _read(reader, after)
+    assert _path(alone, after[0]) == _path(alone, before[0]) == ["alone", "reader"]
+    with Admin(alone.url) as admin:
+        told = admin.trace(between[0]).values
+        assert (told["state"], told["unknown"]) == ("unknown", {"alone": "did not track then"})
+        assert "did not track" in admin.trace(before[0]).text
+        assert "did not track" not in admin.trace(after[0]).text
+
+
+def test_what_ended_and_deleted_subscribers_had_is_known_after_a_kill(alone: BrokerProcess) -> None:
+    with Subscriber(alone.url, "reader", timeout_s=WAIT_S) as reader:
+        for topic in ("news", "sport"):
+            reader.subscribe(topic)
+        news, sport = _put(alone, "news", 3), _put(alone, "sport", 3)
+        for topic, ids in (("news", news), ("sport", sport)):
+            found = take(reader, topic, 3)
+            assert [message.id for message in found] == ids
+            ack_all(reader, found)
+        reader.unsubscribe("news")
+    with Admin(alone.url) as admin:
+        admin.delete_topic("sport")
+    alone.restart()  # by a kill; else nothing was to be saved for an hour
+    for message in (*news, *sport):
+        assert _path(alone, message) == ["alone", "reader"]

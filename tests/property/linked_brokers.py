@@ -1,6 +1,6 @@
 """Linked brokers on a simulated network: engines and links as they are, messages that wait, links that break, crashes.
 
-Each subscription here never acks, so a broker's log from its cursor on is what a reader of it would have.
+Unless a test acks, a broker's log from a subscription's cursor on is what a reader of it would have.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from clarion.model.ids import MessageId
 from clarion.store.memory import MemoryStore
 from clarion.store.port import Identity
 from clarion.tracking.paths import Held
-from clarion.tracking.tracker import Claim, HistoryName, Tracker, Unsaved, merge_claims
+from clarion.tracking.tracker import GONE, Claim, HistoryName, Ranges, Tracker, Unsaved, merge_claims
 from clarion.wire import bodies
 from clarion.wire.batch import Batch, encode_batch, key_of
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind, Request, pack_frames, parse_request
-from clarion.wire.link_bodies import DATA, LinkPacket, Traced, decode_contents
+from clarion.wire.link_bodies import DATA, LinkPacket, decode_contents
 
 START_US = 1_700_000_000_000_000
 Wire = tuple[int, int]  # the broker that dials, and the one that listens
+_NOT_TAKEN = ("link_loops", "link_unasked", "link_off_route")  # packets that are dropped as they come
 
 
 class Put:
@@ -49,6 +50,7 @@ class SimHistories:
     def __init__(self) -> None:
         self.names: dict[HistoryName, int] = {}
         self.notes: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self.parts: dict[tuple[int, int], list[tuple[int, Ranges]]] = defaultdict(list)
         self.received: dict[tuple[bytes, bytes], int] = {}
         self.published_us = 0
         self.tracker = Tracker()
@@ -58,12 +60,20 @@ class SimHistories:
         notes = unsaved.notes.tolist()
         for number, who, stamp in zip(notes[::3], notes[1::3], notes[2::3], strict=True):
             self.notes[who, stamp].add(number)
-        self.received |= unsaved.received
+        for (number, who, stamp), ends in unsaved.parts.items():
+            self.parts[who, stamp].append((number, tuple(zip(ends[::2], ends[1::2], strict=True))))
+        positions = self.received | unsaved.received
+        self.received = {who: up_to for who, up_to in positions.items() if up_to != GONE}
         self.published_us = max(self.published_us, unsaved.published_us)
+
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        return ()
 
     def seen(self, key: tuple[int, int]) -> list[Claim]:
         names = {number: name for name, number in self.names.items()}
-        return merge_claims([*self.tracker.seen(key), *(Claim(names[number]) for number in self.notes[key])])
+        whole = [Claim(names[number]) for number in self.notes[key]]
+        parts = [Claim(names[number], 0.0, ranges) for number, ranges in self.parts[key]]
+        return merge_claims([*self.tracker.seen(key), *whole, *parts])
 
     def held(self, message: MessageId, claims: Sequence[Claim], now: Now) -> tuple[Held, ...]:
         return tuple(self.tracks.held(message, claims, now))
@@ -144,6 +154,7 @@ class SimBroker:
         self.clock_off_us = 0
         self.fails_until_s = 0.0  # up to when no commit is kept
         self.starts = 0
+        self.unsaved_ways: list[tuple[tuple[int, int], int]] = []  # by which batches came: key and neighbour
         self.is_running = False
         self.start()
 
@@ -171,8 +182,9 @@ class SimBroker:
 
     def crash(self) -> None:
         group = self.engine.take_group()
-        if group is not None and self.world.dice.random() < 0.5:
+        if group is not None and self.world.dice.random() < 0.5 and not group.notes_first:
             self.store.commit(group.changes)
+        self.unsaved_ways = []
         self.is_running = False
         self.world.cut_all(self.broker)
 
@@ -199,9 +211,12 @@ class SimBroker:
             if group is not None and now.monotonic_s < self.fails_until_s:
                 self.engine.commit_failed(group, Code.DISK_FULL, "the disk is full")
             elif group is not None:
+                if group.notes_first:
+                    self._save(fails=False)
                 self.store.commit(group.changes)
                 self.engine.committed(group, now)
-        self._save()
+        if self.world.dice.random() < 0.3:
+            self._save(fails=self.world.dice.random() >= 0.9)
         self._hear(now)
         self.links.turn(now)
         for send in self.links.take_sends():
@@ -209,14 +224,17 @@ class SimBroker:
         self.notices += (notices := self.links.take_notices())
         self.world.notices += [(self.broker, notice.text) for notice in notices]
 
-    def _save(self) -> None:
-        if self.world.dice.random() < 0.3:
-            unsaved = self.engine.tracks.take()
-            if unsaved is not None and self.world.dice.random() < 0.9:
-                self.histories.save(unsaved)
-                self.engine.tracks.saved()
-            elif unsaved is not None:
-                self.engine.tracks.failed()
+    def _save(self, *, fails: bool) -> None:
+        unsaved = self.engine.tracks.take()
+        if fails and unsaved is not None:
+            self.engine.tracks.failed()
+            return
+        if unsaved is not None:
+            self.histories.save(unsaved)
+            self.engine.tracks.saved()
+        for key, neighbour in self.unsaved_ways:
+            self.world.kept[key].add((neighbour, self.broker))
+        self.unsaved_ways = []
 
     def _hear(self, now: Now) -> None:
         for reply in self.engine.take_replies():
@@ -235,19 +253,30 @@ class SimBroker:
     def unanswered_subscribe(self, topic: bytes, name: bytes) -> None:
         self.ask(Kind.SUBSCRIBE, bodies.Subscribe(topic, name))
 
+    def ack(self, topic: bytes, name: bytes, start: int, stop: int) -> bool:
+        """Ack messages as a reader that has just come; return whether that is on disk."""
+        attached = self.tell(Kind.ATTACH, bodies.Attach(topic, name, self.world.dice.randbytes(16)))
+        if not isinstance(attached, bodies.Attached):
+            return False
+        return isinstance(self.tell(Kind.ACK, bodies.Ack(topic, name, attached.token, ((start, stop),))), bodies.Done)
+
     def unsubscribe(self, topic: bytes, name: bytes) -> None:
         self.ask(Kind.UNSUBSCRIBE, bodies.Unsubscribe(topic, name))
         self.step()
 
     def trace(self, message: MessageId) -> dict[str, Any]:
         """Ask this broker where a message went."""
-        answers: list[Traced] = []
-        assert self.links.trace(message, answers.append, self.now)
+        assert self.links.trace(message, "who asks", self.now)
         for _ in range(200):
-            if answers:
-                return answers[0].values
+            for _, traced in self.links.take_paths():
+                return traced.values
             self.world.step(0.02)
         raise AssertionError("no answer")
+
+    def end_of(self, topic: bytes) -> int:
+        """Return where the next message of a topic will be."""
+        row = self.store.topic(topic)
+        return row.next_offset if row is not None else 0
 
     def keys(self, topic: bytes, cursor: int) -> list[tuple[int, int]]:
         """Return the keys of the batches on a topic from an offset on."""
@@ -294,7 +323,9 @@ class World:
         self.deaf: set[tuple[Wire, int]] = set()  # wires that carry nothing to a broker
         self.repeats = 0.0  # the part of packets that comes again later
         self.delay_s = 0.02
-        self.came: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)  # from and to, by the batch's key
+        # From and to, by the batch's key: by which links batches came, and of which a broker has that on its disk.
+        self.came: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
+        self.kept: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
         self.brokers: dict[int, SimBroker] = {}
         self.carried: dict[tuple[int, int], int] = defaultdict(int)  # DATA packets, by from and to
 
@@ -329,7 +360,9 @@ class World:
         at = 0
         for batch in data.batches:
             if batch[4]:
-                self.came[key_of(blob[at : at + batch[4]])].add((packet.hops[-1], to))
+                key = key_of(blob[at : at + batch[4]])
+                self.came[key].add((packet.hops[-1], to))
+                self.brokers[to].unsaved_ways.append((key, packet.hops[-1]))
             at += batch[4]
 
     def cut(self, wire: Wire) -> None:
@@ -349,9 +382,11 @@ class World:
             broker = self.brokers[to]
             if broker.is_running:
                 kind, _, body, blob = parse_request(frames)
-                if isinstance(body, LinkPacket) and body.what == DATA:
-                    self.note_way(to, body, blob or b"")
+                refused = [broker.links.counters[name] for name in _NOT_TAKEN]
                 broker.links.heard(wire, kind, body, blob, broker.now)
+                is_taken = [broker.links.counters[name] for name in _NOT_TAKEN] == refused
+                if is_taken and isinstance(body, LinkPacket) and body.what == DATA:
+                    self.note_way(to, body, blob or b"")
         for broker in self.brokers.values():
             if broker.is_running:
                 for publisher in broker.publishers:

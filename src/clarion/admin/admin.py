@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -44,11 +45,20 @@ from clarion.wire.messages import Message, MessageBatch, unreadable
 from clarion.wire.timestamps import unix_us
 
 _PAGE = 1000
+_ID_BYTES = 16  # of a message
 PAGE_MESSAGES = 1000
 PAGE_BYTES = 2**20
 AskRead = Callable[[bodies.Read], Reply]
 _RANGES_AT_ONCE = 10_000
 _DEAD_HEADERS = "clarion-dead-"
+
+
+class HasId(Protocol):
+    """A message, or what tells of one that was stored."""
+
+    @property
+    def id(self) -> MessageId:
+        """The message's id."""
 
 
 class Admin:
@@ -70,11 +80,14 @@ class Admin:
         of those who told of themselves lately."""
         return read_stats(self._call(Kind.STATS, bodies.AskStats()).read(bodies.Stats).values)
 
-    def trace(self, message: MessageId | str) -> Trace:
-        """Tell where a message went, by its id: where it was put, which brokers carried it and who received it, as far
-        as brokers track it. Any broker may be asked: it asks the others that it is linked with."""
-        wanted = MessageId.parse(message) if isinstance(message, str) else message
-        traced = self._call(Kind.TRACE, link_bodies.Trace(wanted.to_bytes())).read(link_bodies.Traced)
+    def trace(self, message: MessageId | str | bytes | HasId) -> Trace:
+        """Tell where a message went: where it was put, which brokers carried it and who received it, as far as brokers
+        track it. Any broker may be asked: it asks the others that it is linked with.
+
+        `message` is its id, the 32 hexadecimal digits (with dashes, as in a UUID, or without) or 16 bytes of that, or
+        what has it: a message, or what a receipt resulted in. InvalidRequest where it is nothing of the kind.
+        """
+        traced = self._call(Kind.TRACE, link_bodies.Trace(_id_bytes(message))).read(link_bodies.Traced)
         return Trace(traced.values, traced.text)
 
     # Links.
@@ -83,12 +96,16 @@ class Admin:
         """Tell the links of the broker, and all brokers that can be reached over them, or could be once."""
         return self._links("")
 
-    def forget_broker(self, name: str) -> LinksDescription:
+    def forget_broker(self, name: bytes | str) -> LinksDescription:
         """Keep nothing any more for a broker, by its name or id, that will not come back; return what is left.
         InvalidRequest where it is linked right now, or nothing is kept for it."""
-        if not name:
+        try:
+            text = to_bytes(name, "the name of a broker").decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"the name of a broker is a text, not {name!r:.100}") from None
+        if not text:
             raise InvalidRequest("say which broker to forget, by its name or id")
-        return self._links(name)
+        return self._links(text)
 
     def _links(self, forget: str) -> LinksDescription:
         return read_links(self._call(Kind.LINKS, AskLinks(forget)).read(LinksAre).values)
@@ -360,6 +377,21 @@ class Trace(NamedTuple):
 
     values: dict[str, Any]
     text: str
+
+    @property
+    def state(self) -> str:
+        """What became of it: "delivered", "on its way", "not delivered", "never seen" or "unknown"."""
+        return str(self.values.get("state", ""))
+
+    @property
+    def summary(self) -> str:
+        """The same in a sentence."""
+        return str(self.values.get("summary", ""))
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """The brokers that may have had it, for all that is known, by name, each with why no more is known."""
+        return dict(self.values.get("unknown", {}))
 
 
 class TopicChanges(TypedDict, total=False):
@@ -635,6 +667,24 @@ def read_page(reply: Reply, topic: bytes, position: int, most: int) -> Page:
             )
     until = skip.next_unacked(until)
     return Page(parts, until, until >= told.end or until == position)
+
+
+def _id_bytes(message: Any) -> bytes:
+    """Return the bytes of a message's id, in whatever form it is given; InvalidRequest where that is none."""
+    given = message if isinstance(message, MessageId) else getattr(message, "id", message)
+    try:
+        if isinstance(given, MessageId):
+            return given.to_bytes()
+        if isinstance(given, bytes | bytearray | memoryview):
+            raw = bytes(given)
+            if len(raw) == _ID_BYTES:
+                return raw
+            given = raw.decode("ascii")
+        if isinstance(given, str):
+            return MessageId.parse(given.replace("-", "")).to_bytes()
+    except (ValueError, OverflowError, TypeError, AttributeError, struct.error):  # numbers that fit into no id
+        pass
+    raise InvalidRequest(f"a message id has 32 hexadecimal digits, not {message!r:.100}")
 
 
 def as_ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:

@@ -17,7 +17,8 @@ import zmq
 from clarion.broker.committer import INDEX_AFTER_S, Committer, Outcome
 from clarion.broker.crashpoints import CLOCK_FILE, ENVIRONMENT, crash_points_from, wall_clock_from
 from clarion.broker.engine import Clock, Engine, Now, Reply
-from clarion.broker.history_writer import HistoryWriter, new_tracker, open_histories
+from clarion.broker.engine.state import Group
+from clarion.broker.history_writer import HistoryWriter, begin_tracks, new_tracker, open_histories
 from clarion.broker.link_sockets import Dialled, LinkSockets
 from clarion.broker.links import LinkPeer, Links
 from clarion.broker.settings import BrokerSettings
@@ -42,7 +43,7 @@ from clarion.wire.frames import (
     parse_request,
     request_id_of,
 )
-from clarion.wire.link_bodies import AskLinks, LinksAre, Trace, Traced
+from clarion.wire.link_bodies import AskLinks, LinksAre, Trace
 
 log = logging.getLogger("clarion.broker")
 _REQUESTS_A_TURN = 256
@@ -51,7 +52,6 @@ _ALONE_REQUESTS = 2
 _WRONG_LISTENER = "this address does not serve such requests: it is for publishers alone, or for subscribers alone"
 _INDEX_SOON_S = 0.5
 _LINGER_MS = 2000
-_LINK_RETRY_S = 0.01
 _READ_ONLY = "this broker is a read-only cache of other brokers (its setting `follow`): put where the topic is from"
 _LONGEST_SLEEP_S = 1.0
 _AGAIN_S = 0.05  # after a commit of which nothing was kept, before the next one
@@ -78,16 +78,13 @@ class Broker:
         )
         try:
             start = os.urandom(16)
-            histories = open_histories(settings, self._store.identity.broker, now_us=time.time_ns() // 1000)
-            tracker = new_tracker(histories)
-            self._engine = Engine(self._store, settings.limits(), start=start, tracker=tracker)
+            begin = Now(time.monotonic(), time.time_ns() // 1000)
+            histories = open_histories(settings, self._store.identity.broker, now_us=begin.unix_us)
+            self._engine = Engine(self._store, settings.limits(), start=start, tracker=new_tracker(histories))
             self._histories: HistoryWriter | None = None
             if histories is not None:
-                begin = Now(time.monotonic(), time.time_ns() // 1000)
-                self._engine.tracks.begin(histories.received(), histories.published_us, begin)
-                self._histories = HistoryWriter(
-                    histories, self._engine.tracks, settings.tracking_persist_s, lambda: time.time_ns() // 1000
-                )
+                begin_tracks(histories, self._engine.tracks, begin)
+                self._histories = HistoryWriter(histories, self._engine.tracks, settings.tracking_persist_s, begin)
             self._transport = Transport(
                 listen=settings.listen,
                 publishers=settings.listen_publishers or None,
@@ -119,6 +116,7 @@ class Broker:
         self._stops = 0
         self._signals = StopSignals()
         self._again_s = 0.0  # when the next commit may be tried, after one that failed
+        self._waiting: tuple[Group, tuple[int, int]] | None = None  # for what is noted to be saved
         self._handles_signals = False
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -129,12 +127,17 @@ class Broker:
         """Where it listens, with the ports it got."""
         return [listener.url for listener in self._transport.listeners]
 
+    @property
+    def _tracking(self) -> str:
+        """What tracking does where there are no histories: none is wanted, or they could not be opened."""
+        return "none" if self._settings.tracking == "none" else "given up"
+
     def _stats(self) -> dict[str, Any]:
         """What the loop has to add to the engine's counters."""
         return {
             **self._transport.stats(),
             **self._link_sockets.counters,
-            **self._links.counters,
+            **(self._histories.stats() if self._histories is not None else {"tracking": self._tracking}),
             "commit_seconds": round(self._committer.seconds, 3),
             "clock_jumps": self._clock.jumps,
             "clock_off_s": round(self._clock.off_s, 3),
@@ -240,14 +243,14 @@ class Broker:
             if now.monotonic_s >= deadline_s:  # what was asked for just now may have an earlier one: at the next turn
                 self._engine.tick(now)
             if self._histories is not None:
-                self._histories.turn(now.monotonic_s, is_awaited=self._links.waits_for_histories)
+                self._histories.turn(now, is_awaited=self._links.waits_for_histories)
             if self._links.is_on:
                 self._go_on_with_links(ready, now)
             self._submit(alone=taken <= _ALONE_REQUESTS)
             self._send_replies()
             held_back = self._transport.send_held_back()
-            if self._link_sockets.send_waiting():
-                held_back = min(held_back or _LINK_RETRY_S, _LINK_RETRY_S)
+            if (retry_s := self._link_sockets.send_waiting()) is not None:
+                held_back = retry_s if held_back is None else min(held_back, retry_s)
             self._tell_notices(now)
             room = self._has_room()
             if room != listening:  # at the bound, publishers wait in their sockets until the disk has caught up
@@ -263,9 +266,12 @@ class Broker:
                     self._hear_dialled(dialled, frames, now)
                     if not self._has_room():
                         break
+        self._link_sockets.look(self._links, now.monotonic_s)
         self._links.turn(now)
+        self._tell_paths()
         for send in self._links.take_sends():
             self._link_sockets.send(send)
+        self._link_sockets.forget_waiting(self._links)
 
     def _hear_dialled(self, dialled: Dialled, frames: Frames, now: Now) -> None:
         try:
@@ -325,17 +331,19 @@ class Broker:
             self._transport.flush()
 
     def _trace(self, peer: Peer, request_id: int, message: bytes, now: Now) -> None:
-        def done(traced: Traced) -> None:
-            self._transport.send(peer, pack_frames(Kind.ACK, request_id, traced))
-            self._transport.flush()
-
         try:
             wanted = MessageId.from_bytes(message)
         except ValueError as error:
             self._engine.refuse(peer, request_id, Code.MALFORMED, str(error))
             return
-        if not self._links.trace(wanted, done, now):
+        if not self._links.trace(wanted, (peer, request_id), now):
             self._engine.refuse(peer, request_id, Code.BUSY, "too many paths are being looked for; try again")
+        self._tell_paths()
+
+    def _tell_paths(self) -> None:
+        for (peer, request_id), traced in self._links.take_paths():
+            self._transport.send(peer, pack_frames(Kind.ACK, request_id, traced))
+            self._transport.flush()
 
     def _has_room(self) -> bool:
         return self._engine.uncommitted_bytes() < self._settings.max_uncommitted_bytes
@@ -349,18 +357,31 @@ class Broker:
         if self._committer.busy or (self._again_s and time.monotonic() < self._again_s):
             return
         self._again_s = 0.0
-        if self._engine.take_chore():
+        if self._waiting is None and self._engine.take_chore():
             self._committer.keep_house()
             return
-        group = self._engine.take_group()
+        group = self._take_group()
         if group is not None and alone and self._committer.is_quick(group):
             self._send_replies()  # they need not wait for it
             self._end_commit(self._committer.commit_here(group), self._now())
             self._send_replies()  # the log has it, which is all that was promised
             self._crash_points("after-answers")
-            group = None if self._again_s else self._engine.take_group()  # what the commit itself gave rise to
+            group = None if self._again_s else self._take_group()  # what the commit itself gave rise to
         if group is not None:
             self._committer.submit(group)
+
+    def _take_group(self) -> Group | None:
+        """Return what is to be committed now; not yet, where what is noted has to be saved before."""
+        if self._waiting is None:
+            group = self._engine.take_group()
+            if group is None or not group.notes_first or self._histories is None:
+                return group
+            self._waiting = (group, self._histories.ticket())
+        group, ticket = self._waiting
+        if self._histories is not None and not self._histories.is_saved(ticket):
+            return None
+        self._waiting = None
+        return group
 
     def _take_outcome(self, now: Now) -> None:
         outcome = self._committer.take()
@@ -411,7 +432,9 @@ class Broker:
         if isinstance(reply.body, TELLING):
             reply.body.sequence = self._store.sequence
         elif isinstance(reply.body, Stats):
-            reply.body.values |= self._stats()
+            known = reply.body.values
+            both = {name: count + known.get(name, 0) for name, count in self._links.counters.items()}
+            reply.body.values |= self._stats() | both  # what is forged, or left out, both count
         self._transport.send(reply.peer, pack_frames(reply.kind, reply.request_id, reply.body, reply.blobs))
 
     def _drain(self) -> None:
@@ -426,10 +449,13 @@ class Broker:
                 self._submit(alone=False)
             self._send_replies()
             held_back = self._transport.send_held_back()
-            if not self._committer.busy and (held_back is None or time.monotonic() > patience_s):
+            is_idle = not self._committer.busy and self._waiting is None
+            if is_idle and (held_back is None or time.monotonic() > patience_s):
                 return
-            poller.poll(None if held_back is None else 1)
+            poller.poll(None if held_back is None and self._waiting is None else 1)
             now = self._now()
+            if self._histories is not None:
+                self._histories.turn(now)
             self._take_outcome(now)
             self._tell_notices(now)
 

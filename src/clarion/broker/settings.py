@@ -8,15 +8,19 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clarion.broker.engine import Limits
-from clarion.broker.links.policy import LinkSettings, read_links, read_topics, why_no_name
+from clarion.broker.links.policy import LinkSettings, add_links, read_links, read_topics, why_no_name
 from clarion.model.address import DEFAULT_URL, check_listen
 from clarion.model.arguments import duration_s, size_bytes
 from clarion.model.errors import BadSettings
 from clarion.model.options import KEEP
+
+if TYPE_CHECKING:
+    from clarion.tracking.accuracy import Accuracy, CannotKeep
 
 ENVIRONMENT_PREFIX = "CLARION_"
 _NOT_SETTINGS = {"url", "crash_at", "clock_file"}  # other variables with our prefix
@@ -26,6 +30,10 @@ _OF_KUBERNETES = re.compile(
     r"|(?P<link>PORT(?:_[0-9]+_(?:TCP|UDP|SCTP))?)|PORT_[0-9]+_(?:TCP|UDP|SCTP)_(?:PROTO|PORT|ADDR))"
 )
 LEAST_STORE_BYTES = 2**20
+LEAST_EFPP = 1e-12  # where a key takes 59 bits of a filter: `log` takes fewer, and is exact
+MOST_PERSIST_S = 3600.0
+LEAST_TRACKING_AGE_S = 60.0  # how often the broker looks what is too old
+LEAST_TRACKING_BYTES = 2**20  # the file with its tables, and some full filters
 _MOST = 2**53  # of anything: ZeroMQ and SQLite have no more than 64 bits for what is reckoned from it
 _DEFAULTS = Limits()
 
@@ -44,7 +52,9 @@ class BrokerSettings:
     listen_subscribers: str = _setting("", "address for subscribers alone; empty: they use `listen`")
     name: str = _setting("", "how other brokers call this one; empty: broker- and its id")
     links: tuple[LinkSettings, ...] = _setting(
-        (), "other brokers to link with: addresses, or in a file a table [[links]] for each, with what may cross"
+        (),
+        "other brokers to link with: addresses, or in a file a table [[links]] for each, with what may cross; those of"
+        " the environment and of options are added, and an address that has a table keeps it",
     )
     accept_links: str = _setting("any", "which brokers may link with this one: any, listed (in `links`) or none")
     link_max_bytes: int = _setting(
@@ -54,19 +64,25 @@ class BrokerSettings:
         0,
     )
     follow: str = _setting(
-        "", "topics or patterns, with commas, of which this broker keeps a read-only copy: it then refuses puts"
+        "",
+        "topics or patterns, with commas or as a list, of which this broker keeps a read-only copy: it then refuses"
+        " puts",
     )
     tracking: str = _setting(
-        "none", "what is kept of where messages went: none, log (exactly) or bloom (in less room, and nearly so)"
+        "none",
+        "what is kept of where messages went: none, log (exactly; small where many subscribers share a batch) or bloom"
+        " (nearly so; its size depends on nothing but the number of batches and histories, and questions read little)",
     )
     tracking_efpp: float = _setting(1e-5, "of bloom: the chance that a history claims a message that it never had", 0)
     tracking_skew_s: float = _setting(
         0.2, "of bloom: by how much stamps of publishers may be off the broker's clock", 0
     )
     tracking_peak_per_s: float = _setting(1000.0, "of bloom: batches a second that a history gets at most", 0)
-    tracking_persist_s: float = _setting(2.0, "how often what is noted of messages is saved", 0.01)
-    tracking_max_age_s: float = _setting(0.0, "how long it is kept where messages went; 0: for ever", 0)
-    tracking_max_bytes: int = _setting(0, "how many bytes that may take, about; 0: as many as the disk has", 0)
+    tracking_persist_s: float = _setting(2.0, "how often what is noted of messages is saved; at most 1h", 0.01)
+    tracking_max_age_s: float = _setting(0.0, "how long it is kept where messages went, at least 1m; 0: for ever", 0)
+    tracking_max_bytes: int = _setting(
+        0, "how many bytes that may take, about, and at least 1MiB; 0: as many as the disk has", 0
+    )
     log_level: str = _setting("info", "debug, info, warning or error; logs go to standard error as JSON lines")
     default_retention: str = _setting(_DEFAULTS.default_retention, "of topics made by use: until-read or keep")
     max_topics_in_memory: int = _setting(
@@ -147,6 +163,33 @@ class BrokerSettings:
             _check(setting.name, getattr(self, setting.name))
         if not self.listen and not (self.listen_publishers and self.listen_subscribers):
             _check_address("listen", self.listen)
+        if 0 < self.tracking_max_age_s < self.tracking_persist_s:
+            raise BadSettings(
+                f"tracking_max_age_s ({self.tracking_max_age_s:g}) is less than tracking_persist_s"
+                f" ({self.tracking_persist_s:g}): what is noted would be too old before it is saved. Set"
+                f" tracking_max_age_s to 0 (for ever) or at least {self.tracking_persist_s:g}, or save more often"
+            )
+        if self.tracking != "none":  # before a store is made that nobody can use
+            self.accuracy()
+
+    def accuracy(self) -> Accuracy:
+        """Return what histories promise by these settings; BadSettings where they cannot, or where NumPy is missing."""
+        try:
+            from clarion.tracking.accuracy import Accuracy, CannotKeep
+        except ImportError:
+            raise BadSettings(
+                'tracking needs NumPy: pip install "clarion[tracking]", or set tracking = "none"'
+            ) from None
+        if self.tracking == "log":
+            return Accuracy()
+        try:
+            return Accuracy(
+                efpp=self.tracking_efpp,
+                skew_s=self.tracking_skew_s,
+                peak_per_s=self.tracking_peak_per_s,
+            )
+        except CannotKeep as error:
+            raise BadSettings(_cannot_keep(self, error)) from None
 
     def followed(self) -> tuple[bytes, ...]:
         """Return the topics and patterns that are followed."""
@@ -170,23 +213,28 @@ def load_settings(
 ) -> BrokerSettings:
     """Put settings together: file, then environment, then flags; what is unknown is refused.
 
-    In the environment a setting is CLARION_ and its name in capitals. Sizes and durations are numbers of bytes and
+    The last one said wins, but of links, which are added to those of before: one with what may cross stays as it is. In
+    the environment a setting is CLARION_ and its name in capitals. Sizes and durations are numbers of bytes and
     seconds, or texts with units: 64MB, 64MiB, 500ms, 7d.
     """
-    found: dict[str, tuple[Any, str]] = {}  # with where it is from, as far as whoever typed it may not know
+    found: list[tuple[str, Any, str]] = []  # with where it is from, as far as whoever typed it may not know
     known = {setting.name for setting in dataclasses.fields(BrokerSettings)}
     if file is not None:
-        found |= {name: (value, f" (in {file})") for name, value in _read_file(file, known).items()}
+        found += [(name, value, f" (in {file})") for name, value in _read_file(file, known).items()]
     for name, text in _read_environment(environment, known).items():
-        found[name] = text, f" ({_variable(name)} in the environment)"
-    found |= {name: (value, "") for name, value in flags.items() if value is not None}
-    values = {}
-    for name, (value, where) in found.items():
+        found.append((name, text, f" ({_variable(name)} in the environment)"))
+    found += [(name, value, "") for name, value in flags.items() if value is not None]
+    last = {name: place for place, (name, _, _) in enumerate(found)}
+    values: dict[str, Any] = {}
+    for place, (name, value, where) in enumerate(found):
+        if name != "links" and place != last[name]:
+            continue
         try:
-            values[name] = _convert(name, value)
-            _check(name, values[name])
+            converted = _convert(name, value)
+            _check(name, converted)
         except BadSettings as error:
             raise BadSettings(f"{error}{where}") from error
+        values[name] = add_links(values.get(name, ()), converted) if name == "links" else converted
     return BrokerSettings(**values)
 
 
@@ -242,6 +290,8 @@ def _convert(name: str, value: Any) -> Any:
     default: Any = BrokerSettings.__dataclass_fields__[name].default
     if name == "links":
         return read_links(value)
+    if name == "follow" and isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        return ",".join(value)
     read = size_bytes if name.endswith("_bytes") else duration_s if name.endswith("_s") else None
     if read is not None and isinstance(value, str) and not _is_number(value):
         try:
@@ -266,6 +316,8 @@ def _check(name: str, value: Any) -> None:
     least = setting.metadata["least"]
     if least is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
         raise BadSettings(f"{name} is {_kind(setting.default)}, not {value!r}")
+    if name.startswith("tracking_"):
+        _check_tracking(name, value)
     if least is not None and not abs(value) <= _MOST:
         raise BadSettings(f"{name} is at most {_MOST}, not {value!r:.50}")
     if least is not None and value < least:
@@ -286,6 +338,52 @@ def _check(name: str, value: Any) -> None:
         raise BadSettings(f"{name} is until-read or keep, not {value!r}")
     if name == "log_level" and value not in ("debug", "info", "warning", "error"):
         raise BadSettings(f"{name} is debug, info, warning or error, not {value!r}")
+
+
+def _check_tracking(name: str, value: float) -> None:
+    """Refuse a number that makes no sense for a setting of tracking."""
+    if name == "tracking_efpp" and not LEAST_EFPP <= value < 1:
+        raise BadSettings(
+            f"{name} is a probability of at least {LEAST_EFPP:g} and below 1, not {value:g};"
+            ' tracking = "log" is never wrong'
+        )
+    if name == "tracking_peak_per_s" and not value:
+        raise BadSettings(f"{name} is above 0, not {value:g}")
+    if name == "tracking_persist_s" and not value <= MOST_PERSIST_S:
+        raise BadSettings(
+            f"{name} is at most {MOST_PERSIST_S:g} (one hour), not {value:g}: what is not saved is in memory, and holds"
+            " back what topics let go of"
+        )
+    if name == "tracking_max_age_s" and 0 < value < LEAST_TRACKING_AGE_S:
+        raise BadSettings(
+            f"{name} is 0 (for ever) or at least {LEAST_TRACKING_AGE_S:g}, not {value:g}:"
+            " the broker looks once a minute what is too old"
+        )
+    if name == "tracking_max_bytes" and 0 < value < LEAST_TRACKING_BYTES:
+        raise BadSettings(
+            f"{name} is 0 (as many as the disk has) or at least {LEAST_TRACKING_BYTES} (1MiB), not {value}:"
+            " the file itself and a few filters take that"
+        )
+
+
+def _cannot_keep(settings: BrokerSettings, why: CannotKeep) -> str:
+    """Return in the words of settings why bloom cannot keep its promise, and what would do."""
+    others = [f"tracking_skew_s to at most {_rounded(why.skew_max_s, ROUND_FLOOR)}"]
+    if why.peak_max_per_s:
+        others.append(f"tracking_peak_per_s to at most {_rounded(why.peak_max_per_s, ROUND_FLOOR)}")
+    return (
+        f"tracking_efpp {settings.tracking_efpp:g} cannot be kept by filters alone: at tracking_peak_per_s ="
+        f" {settings.tracking_peak_per_s:g} one lasts {why.lasts_s:g} s, and clocks may be {why.spread_s:g} s apart"
+        " (twice tracking_skew_s). What would be in too many filters is kept exactly: many notes would be, and take"
+        f' more room. Set {", or ".join(others)}; or tracking = "log", which has no such limit'
+    )
+
+
+def _rounded(number: float, towards: str) -> str:
+    """Return a bound in four digits, so that what is written is within it."""
+    exact = Decimal(f"{number:.12g}")  # without what binary fractions add
+    step = Decimal(1).scaleb(exact.adjusted() - 3)
+    return f"{exact.quantize(step, towards).normalize():f}"
 
 
 def _followed(text: str) -> tuple[bytes, ...]:

@@ -53,7 +53,8 @@ def up(
         None,
         "--link URL",
         "A broker to link with, which need not be there yet: its messages come to subscribers here, and the other way"
-        " round; may be repeated. What may cross is said in a file (see `clarion config --toml`).",
+        " round; may be repeated. What may cross is said in a file (see `clarion config --toml`), whose links stay:"
+        " these are added to them.",
     ),
     config: ConfigFile = None,
     settings: list[str] | None = option(
@@ -62,7 +63,7 @@ def up(
     log_level: str | None = option(None, "--log-level LEVEL", "debug, info, warning or error.", show_default="info"),
     as_json: AsJson = False,
 ) -> None:
-    """Run a broker until Ctrl-C or SIGTERM.
+    r"""Run a broker until Ctrl-C or SIGTERM.
 
     When it is ready it says so in one line on standard output. Logs go to
     standard error, a JSON object a line. The first Ctrl-C or SIGTERM answers what
@@ -81,7 +82,8 @@ def up(
     either end may call. `clarion links` shows them.
 
     Settings come from the file, then CLARION_… in the environment, then options;
-    the last one said wins.
+    the last one said wins. But links add up, and one that a table \[\[links]] of
+    the file has (by its url) is as that table says.
     """
     from clarion.broker.settings import load_settings
 
@@ -92,9 +94,10 @@ def up(
         "listen_subscribers": listen_subscribers,
         "log_level": log_level,
         "name": name,
-        "links": link or None,
     }
     flags = {**read_settings(settings or []), **{name: value for name, value in said.items() if value is not None}}
+    if link:
+        flags["links"] = ",".join([flags.get("links", ""), *link])
     serve(load_settings(file=config, environment=os.environ, flags=flags), as_json=as_json)
 
 
@@ -235,7 +238,8 @@ def to_toml(rows: list[Setting]) -> str:
     """Return a TOML file with every setting explained; those at their default are commented out."""
     lines = [
         "# Settings of a Clarion broker: clarion up --config THIS-FILE",
-        "# Lines that begin with # are the defaults. The environment (CLARION_NAME) and options win over this file.",
+        "# Lines that begin with # are the defaults. The environment (CLARION_NAME) and options win over this file;",
+        "# links are added to those of this file.",
     ]
     for row in sorted(rows, key=lambda row: isinstance(row.value, list)):  # what follows a table belongs to the table
         lines.append("")

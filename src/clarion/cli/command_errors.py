@@ -45,7 +45,10 @@ class ExitCode(IntEnum):
     OK = 0, "done"
     ERROR = 1, "it cannot be done this way; the message says why"
     USAGE = 2, "the command line is not understood, or lacks --yes"
-    NOTHING_THERE = 3, "get, browse, state get, jobs result: nothing was there, and the wait is over"
+    NOTHING_THERE = (
+        3,
+        "get, browse, state get, jobs result: nothing there, the wait is over; trace: never seen, or unknown",
+    )
     NO_ANSWER = 4, "no broker answered in time; request: nobody did"
     NO_SUBSCRIBER = 5, "put, request: nobody subscribes to the topic; nothing was stored"
     NOT_SUBSCRIBED = 6, "there is no such subscription"

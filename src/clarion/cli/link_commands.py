@@ -48,7 +48,8 @@ def list_links(
 
     \b
     via        the neighbour by which it is reached
-    confirmed  it has all that is wanted of it: what is put there comes here
+    confirmed  it knows what is wanted of it: what is put there comes here; or
+               that there is no way to it now (not reachable)
     sent       messages sent there since this broker's start, and a second
     received   messages that came from there
     lag        messages that it wants and has not confirmed; they are kept
@@ -98,7 +99,8 @@ def forget(
     with call.admin() as admin:
         for one in admin.links().brokers:
             if name in (one.name, one.broker) and not one.reachable:
-                confirm(f"{name} has not confirmed {_behind(one) or 'anything new'}. Forget it, with that?", yes=yes)
+                kept = f"has not confirmed {_behind(one)}" if one.lag_messages else "has confirmed all that it wanted"
+                confirm(f"{name} {kept}. Forget it, with that?", yes=yes)
         admin.forget_broker(name)
     call.print({"broker": name, "forgotten": True}, f"nothing is kept for {name} any more")
 
@@ -158,5 +160,5 @@ def _broker_cells(one: LinkedBroker) -> tuple[str, ...]:
 
 def _behind(one: LinkedBroker) -> str:
     if not one.lag_messages:
-        return ""
+        return "0"
     return f"{counted(one.lag_messages, 'message')} of {counted(one.lag_topics, 'topic')}"

@@ -642,31 +642,49 @@ _TOLD_AT_ONCE = 20  # rows of a table that may be long
 def audit(
     context: typer.Context,
     ids: str = typer.Argument(
-        ..., metavar="IDS", help="Parquet, CSV or text with message ids, a folder of it, or a lake."
+        ...,
+        metavar="IDS",
+        help="Parquet, CSV or text (an id a line) with message ids, a folder of such files, a lake, or - for lines on"
+        " standard input.",
     ),
-    histories: list[Path] = option(..., "--histories DIR", "Where brokers' histories were exported to."),
+    histories: list[Path] = option(
+        ..., "--histories DIR", "Folder that `clarion tracking export` wrote to, or a file of it; may be repeated."
+    ),
     column: str = option("id", "--column NAME", "Column with the ids: 16 bytes, or 32 hexadecimal digits."),
     topics: list[bytes] | None = option(
         None, "--topic TOPIC", "Of a lake: of these topics only.", parser=read_name, show_default="all"
     ),
     out: str | None = option(None, "--out DIR", "Write a row for each id as Parquet, into a new folder."),
-    no_spark: bool = option(False, "--without-spark", "Do it in this process, by NumPy alone."),
+    no_spark: bool = option(False, "--without-spark", "Do it in this process, by NumPy alone, as - always is."),
     as_json: AsJson = False,
 ) -> None:
     """Tell of messages by the million who carried them, who received them, and where they stopped.
 
-    Each id is looked for in the exported histories of all brokers. It was
-    delivered, or stopped (brokers carried it, and nobody received it), or never
-    seen by its origin; not covered is what the origin's histories say nothing of.
-    Histories never forget what they had; that they name a broker or a subscriber
-    too many is as seldom as the column error says.
+    First export the histories of each broker, one export of each, then give their
+    ids to an audit. It says of each message that it was
+
+    \b
+      delivered      somebody received it
+      stopped        brokers carried it, and nobody has received it (yet)
+      never seen     its origin tracked at its time, and does not have it
+      not covered    its origin did not, or there is no export of it
+      no message id  it is no id at all: 32 hexadecimal digits, or 16 bytes
+
+    Who had a message is always named; that somebody is named too many is as rare as
+    the column `error` of --out says. An empty list of ids is one, and the exit code
+    is 0 whatever became of messages: look at `states` of --json.
+
+    Without Spark it needs the extras `arrow` and `tracking`, else `spark` and Java.
 
     \b
     Examples:
+      clarion tracking export --data /var/lib/clarion --out exports    # at each broker
+      clarion pipeline audit ids.txt --histories exports --without-spark
+      clarion browse alerts --json | jq -r .id | clarion pipeline audit - --histories exports
       clarion pipeline audit ids.parquet --histories exports --out audit
       clarion pipeline audit lake --topic alerts --histories north --histories south
-      clarion pipeline audit ids.txt --histories exports --without-spark --json
     """
+    no_spark = no_spark or ids == "-"  # what comes to this process stays in it
     if not no_spark:
         check_extra()
     with needing("an audit needs pyarrow and numpy", "arrow,tracking"):
@@ -686,7 +704,7 @@ def audit(
         check_out(out)
     index = HistoryIndex(read_exports(histories))
     began_s = time.monotonic()
-    if no_spark:
+    if no_spark or not files.paths:
         with live_line(quiet=as_json) as show:
             done = audit_here(files, index, out, column=column, on_progress=lambda count: show(f"{count:,} ids …"))
     else:
@@ -702,6 +720,9 @@ def audit(
         facts = {"histories": len(index), "not_exported": index.not_exported, "out": out}
         print_json({**done._asdict(), **facts, "elapsed_s": round(elapsed_s, 3)})
         return
+    if not done.ids:
+        note(f"{'standard input' if ids == '-' else ids} has no ids: there is nothing to tell")
+        return
     _tell_audited(done, index, elapsed_s)
     if out is not None:
         note(f"a row for each id is in {out}")
@@ -712,7 +733,7 @@ def _tell_audited(done: Audited, index: HistoryIndex, elapsed_s: float) -> None:
     print_pairs([
         ("ids", f"{done.ids:,}"),
         *((state, f"{count:,} ({count / share:.2%})") for state, count in done.states.items() if count),
-        ("looked for in", f"{len(index):,} histories, exports of {len(index.exports):,}"),
+        ("looked for in", f"{counted(len(index), 'part')} of histories, of {counted(len(index.exports), 'broker')}"),
         ("false positives", f"{done.wrong_expected:.2g} expected among all that is named"),
         ("time", readable_duration(max(1, round(elapsed_s)))),
     ])  # fmt: skip

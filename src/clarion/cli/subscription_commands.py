@@ -282,6 +282,7 @@ def subscribe(
             {"broker": broker, "offset": None if offset < 0 else offset} for broker, offset in made.origins.items()
         ],
         "unconfirmed": list(made.unconfirmed),
+        "reasons": made.reasons,
     }
     call.print(facts, done)
 
@@ -309,8 +310,9 @@ def told_origins(made: SubscribeOutcome) -> str:
         f"{broker} (from offset {offset})" if offset >= 0 else broker for broker, offset in made.origins.items()
     )
     parts = [f"confirmed by {confirmed}"] if confirmed else []
-    if made.unconfirmed:
-        parts.append(f"not yet by {', '.join(made.unconfirmed)}")
+    if waited := [broker for broker in made.unconfirmed if broker not in made.reasons]:
+        parts.append(f"not yet by {', '.join(waited)}")
+    parts += [f"not by {broker}: {why}" for broker, why in made.reasons.items()]
     return "; ".join(parts)
 
 

@@ -43,6 +43,11 @@ class MessageId(NamedTuple):
         broker, publisher = _ID.unpack_from(raw)
         return cls(broker, publisher, int.from_bytes(raw[8:14], "big"), int.from_bytes(raw[14:], "big"))
 
+    @property
+    def batch_key(self) -> tuple[int, int]:
+        """What all messages of its batch share: who put it (broker << 32 | publisher), and the stamp."""
+        return self.broker << 32 | self.publisher, self.stamp
+
     def __str__(self) -> str:
         return self.to_bytes().hex()
 
@@ -65,6 +70,11 @@ def pack_ids(first: MessageId, count: int) -> bytearray:
 def stamp_from_unix_s(unix_s: float) -> int:
     """Return the stamp of a time: 1/64 ms since 2020, at least 0."""
     return min(STAMP_LIMIT - 1, max(0, int((unix_s - STAMP_EPOCH_UNIX_S) * STAMPS_PER_S)))
+
+
+def stamp_from_unix_us(unix_us: int) -> int:
+    """Return the stamp of a time in microseconds, at least 0."""
+    return max(0, (unix_us - STAMP_EPOCH_UNIX_S * 1_000_000) * STAMPS_PER_S // 1_000_000)
 
 
 def next_stamp(last: int, unix_s: float) -> int:

@@ -15,6 +15,7 @@ from clarion.reproduce.tracking_runs import TRACKINGS, Room
 # Okabe and Ito's palette.
 _ASYNC, _SMALL, _LARGE, _OURS, _DARK = "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#000000"
 _NAMES = {"none": "no tracking", "log": "log", "bloom": "bloom"}
+_HATCH = "///"  # of what is measured, beside what a model has
 _SHARES = {"mean": "#0072B2", "p50": "#56B4E9", "p99": "#D55E00"}
 
 
@@ -24,25 +25,30 @@ def draw_latency(results: Results, path: Path) -> None:
         times, forces = axes[0]
         _draw_times(times, results)
         _rows(forces, results, lambda one: one.forces_per_s("together"), "{:.2g}")
-        _bars_of_ours(forces, results, [_saves_per_s(results, name) for name in results.by_message], "{:.2g}")
+        saves = [_saves_per_s(results, name) for name in results.by_message]
+        _bars_of_ours(forces, results, saves, "{:.2g}", is_measured=bool(results.runs))
         forces.set_xscale("log")
-        forces.set(xlim=(0.03, 60), xlabel="forces a second (logarithmic)", title="what latency rests on: disk forces")
+        title = f"what latency rests on: disk forces, by a model at {DOCUMENT.per_s:,g}/s"
+        if results.runs:
+            title += f"\nhatched: ours, {_measured(results)}"
+        forces.set(xlim=(0.03, 60), xlabel="forces a second (logarithmic)", title=title)
         forces.xaxis.set_major_formatter(lambda value, _place: f"{value:g}")
         figure.suptitle("Latency with and without tracking, and forces of the document's configurations")
 
 
 def _draw_times(place: Any, results: Results) -> None:
-    place.set(title="ours, measured: round trip of latency messages", ylabel="ms")
+    place.set(title="ours: round trip of latency messages", ylabel="ms")
     if not results.runs:
         place.text(0.5, 0.5, "not run (--no-real)", ha="center", transform=place.transAxes)
         return
+    place.set_title(f"ours: round trip of latency messages,\n{_measured(results)}")
     width = 0.27
     for number, (share, colour) in enumerate(_SHARES.items()):
         values = [
             statistics.median(run.latency_ms[share] for run in results.runs if run.tracking == one) for one in TRACKINGS
         ]
         at = [place_ + (number - 1) * width for place_ in range(len(TRACKINGS))]
-        bars = place.bar(at, values, width, color=colour, label=share)
+        bars = place.bar(at, values, width, color=colour, label=share, hatch=_HATCH, edgecolor="white")
         place.bar_label(bars, [f"{value:.1f}" for value in values], fontsize=7.5, padding=1.5)
     place.set(ylim=(0, place.get_ylim()[1] * 1.1))
     place.set_xticks(range(len(TRACKINGS)), [_NAMES[one] for one in TRACKINGS])
@@ -160,9 +166,10 @@ def _ours(place: Any, results: Results, value: Callable[[Room], float], form: st
     _bars_of_ours(place, results, [value(room) for room in results.by_message.values()], form)
 
 
-def _bars_of_ours(place: Any, results: Results, values: list[float], form: str) -> None:
+def _bars_of_ours(place: Any, results: Results, values: list[float], form: str, *, is_measured: bool = False) -> None:
     first = len(results.outcomes) - 1
-    bars = place.barh(range(first, first + len(values)), values, color=_OURS, height=0.75)
+    look = {"hatch": _HATCH, "edgecolor": "white"} if is_measured else {}
+    bars = place.barh(range(first, first + len(values)), values, color=_OURS, height=0.75, **look)
     place.bar_label(bars, [form.format(each) for each in values], fontsize=7.5, padding=3)
 
 
@@ -170,12 +177,21 @@ def _colour(one: Configuration) -> str:
     return _ASYNC if one.strategy == "ASYNC" else _SMALL if one.buffer == "10K" else _LARGE
 
 
+def _measured(results: Results) -> str:
+    """Return at what load, and how often, what is measured was."""
+    rounds = len(results.runs) // len(TRACKINGS)
+    return f"measured at {results.load.per_s:,g}/s in {rounds} {'round' if rounds == 1 else 'rounds'}"
+
+
 def _footer(results: Results) -> str:
     told = "200 publishers, 500 subscribers, 500 topics, 5,000/s, a key a message; configurations by a model"
     load = results.load
     if load == DOCUMENT or not results.runs:
         return told
-    return f"{told}. Measured: {load.publishers}, {load.subscribers}, {load.topics}, {load.per_s:,g}/s"
+    return (
+        f"{told}. Measured: {load.publishers} publishers, {load.subscribers} subscribers, {load.topics} topics,"
+        f" {load.per_s:,g}/s"
+    )
 
 
 FIGURES: tuple[Drawing[Results], ...] = (

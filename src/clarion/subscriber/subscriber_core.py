@@ -312,12 +312,14 @@ class SubscribeOutcome(NamedTuple):
 
     Where the broker is linked with others, `origins` has the names of those that have confirmed it, with the offset
     there from which on everything comes (-1: that is not told, as of a pattern), and `unconfirmed` the others: what is
-    put there meanwhile may not come.
+    put there meanwhile may not come. `reasons` says of some of these why nothing comes, however long one waits: by the
+    settings of a link, or as it is refused.
     """
 
     is_new: bool
     origins: dict[str, int]
     unconfirmed: tuple[str, ...]
+    reasons: dict[str, str]
 
     def __bool__(self) -> bool:
         return self.is_new
@@ -341,7 +343,8 @@ class Subscribe(Request):
         assert isinstance(self.body, bodies.Subscribe)
         if reply.kind == Kind.ALREADY_SUBSCRIBED:
             check_same_use(self.body.topic, self.body.name, self.options, found.options)
-        return SubscribeOutcome(reply.kind != Kind.ALREADY_SUBSCRIBED, dict(found.origins), found.unconfirmed)
+        is_new = reply.kind != Kind.ALREADY_SUBSCRIBED
+        return SubscribeOutcome(is_new, dict(found.origins), found.unconfirmed, dict(found.reasons))
 
 
 class Unsubscribe(Request):

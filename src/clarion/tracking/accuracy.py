@@ -21,6 +21,25 @@ def efpp_of(fpp: float, matching: int) -> float:
     return -expm1(matching * log1p(-fpp))
 
 
+class CannotKeep(ValueError):
+    """Filters that are full, or made, sooner than clocks allow; with what would do: each bound by itself."""
+
+    def __init__(self, accuracy: Accuracy) -> None:
+        self.spread_s = spread_s = 2 * accuracy.skew_s + accuracy.jitter_s
+        self.lasts_s = accuracy.filter_min_s
+        overlap, allowed_s = accuracy.overlap, accuracy.overlap * accuracy.filter_min_s
+        self.skew_max_s = max(0.0, (allowed_s - accuracy.jitter_s) / 2)
+        is_for_peak = spread_s <= overlap * accuracy.persist_s
+        self.peak_max_per_s = overlap * accuracy.capacity / spread_s if is_for_peak else 0.0  # 0: none would do
+        super().__init__(
+            f"stamps that come together may be {spread_s:g} s apart (2 skew_s + jitter_s), and a filter of"
+            f" {accuracy.capacity} keys at {accuracy.peak_per_s:g} a second lasts {accuracy.filter_min_s:g} s:"
+            f" more than {accuracy.matching} filters could have the same stamp, so many keys would stay exact to keep"
+            f" efpp {accuracy.efpp:g}. Have skew_s at most {self.skew_max_s:g}, a larger capacity or persist_s, or a"
+            " larger overlap"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Accuracy:
     """What histories promise, and how. Where a promise cannot be kept, ValueError says why."""
@@ -29,9 +48,9 @@ class Accuracy:
     overlap: int = 1  # w: a stamp is in the range of w + 1 filters at most
     capacity: int = 2500  # n: keys of a filter
     skew_s: float = 0.2  # T_s: how far stamps of a publisher may be from the broker's clock
-    persist_s: float = 2.0  # T_p: how long keys are kept before they are stored, full filter or not
+    persist_s: float = 600.0  # T_p: after which keys become filters, full or not
     jitter_s: float = 0.0  # T_j: between the quickest message and the slowest; 0 for publishers
-    peak_per_s: float = 1000.0  # keys: of batches, unless single messages are tracked
+    peak_per_s: float = 1000.0  # keys, which are batches, that a history gets at most
 
     def __post_init__(self) -> None:
         if not 0 < self.efpp < 1:
@@ -39,18 +58,11 @@ class Accuracy:
         if self.overlap < 0 or self.capacity < 1:
             raise ValueError(f"overlap is from 0 on and capacity from 1 on, not {self.overlap} and {self.capacity}")
         for name in ("skew_s", "persist_s", "jitter_s", "peak_per_s"):
-            value = getattr(self, name)
-            if not 0 <= value < inf or (not value and name in ("persist_s", "peak_per_s")):
-                raise ValueError(f"{name} is finite and above 0 (skew_s, jitter_s: or 0), not {value:g}")
-        spread_s, allowed_s = 2 * self.skew_s + self.jitter_s, self.overlap * self.filter_min_s
-        if spread_s > allowed_s:
-            raise ValueError(
-                f"stamps that come together may be {spread_s:g} s apart (2 skew_s + jitter_s), and a filter of"
-                f" {self.capacity} keys at {self.peak_per_s:g} a second lasts {self.filter_min_s:g} s: more than"
-                f" {self.matching} filters could have the same stamp, and efpp {self.efpp:g} would not hold. Have"
-                f" skew_s at most {max(0.0, (allowed_s - self.jitter_s) / 2):g}, a larger capacity or persist_s, or a"
-                " larger overlap allowed"
-            )
+            value, is_wanted = getattr(self, name), name in ("persist_s", "peak_per_s")
+            if not 0 <= value < inf or (not value and is_wanted):
+                raise ValueError(f"{name} is finite and {'above 0' if is_wanted else 'at least 0'}, not {value:g}")
+        if 2 * self.skew_s + self.jitter_s > self.overlap * self.filter_min_s:
+            raise CannotKeep(self)
 
     @property
     def matching(self) -> int:

@@ -14,7 +14,8 @@ from math import ceil, exp, log, log1p
 import numpy as np
 import numpy.typing as npt
 
-Keys = npt.NDArray[np.uint64]  # n rows of two: who (broker and publisher, 32 bits each), and the stamp
+Key = tuple[int, int]  # of a batch: who put it (broker << 32 | publisher), and the stamp
+Keys = npt.NDArray[np.uint64]  # a key in each row
 
 _LN2 = log(2)
 _MOST_HASHES = 64

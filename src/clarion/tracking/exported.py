@@ -13,14 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from clarion.model.errors import InvalidRequest, PermanentError
-from clarion.model.ids import STAMP_LIMIT, stamp_from_unix_s
+from clarion.model.ids import STAMP_LIMIT
 from clarion.model.names import from_text, to_text
-from clarion.tracking.history import HistoryPart, Segment
-
-__all__ = [
-    "About", "Export", "HistoryPart", "Written", "export_file", "export_files", "read_export", "read_exports",
-    "write_export",
-]  # fmt: skip
 
 VERSION = 1
 PUBLISHER, ROUTING, SUBSCRIBER, SKIPPED = KINDS = ("publisher", "routing", "subscriber", "skipped")
@@ -42,7 +36,32 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     efpp: float
     begins: int  # a stamp: of this or later ones, all that went by before `ends` is here
     ends: int = STAMP_LIMIT  # what has a later stamp may have come after the export
+    gaps: tuple[tuple[int, int], ...] = ()  # stamps of times in which the broker did not track
     version: int = VERSION
+
+
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    """A filter of a history with the range of its stamps, or keys that are kept exactly, or both."""
+
+    first: int  # stamps of the keys in the filter; beyond `last` where there are none
+    last: int
+    count: int
+    bits: int
+    hashes: int
+    filter: bytes
+    exact: bytes = b""  # keys, 16 bytes each
+    salt: int = 0  # of the filter: exclusive or with `who`
+
+
+class HistoryPart(NamedTuple):
+    """A segment, and the history it is of."""
+
+    kind: str  # publisher: put here; routing: came here; subscriber: received by one of this broker's
+    origin: int  # the broker in the ids of its messages
+    via: int  # the neighbour that they came from; 0 for none
+    subscriber: bytes  # b"" for none
+    segment: Segment
+    parts: bytes = b""  # of batches, exactly: who and stamp (u64), the first counter and where it stops (u32)
 
 
 class Export(NamedTuple):
@@ -56,8 +75,13 @@ class Written(NamedTuple):
     """What was written."""
 
     path: Path
+    about: About
+    histories: int
     segments: int
-    keys: int  # in filters; those beside them are not counted
+    keys: int  # in filters
+    exact_keys: int  # beside them
+    size_bytes: int
+    in_place: bool  # of an export of the same broker that was there before
 
 
 def write_export(folder: str | Path, about: About, parts: Iterable[HistoryPart]) -> Written:
@@ -71,7 +95,8 @@ def write_export(folder: str | Path, about: About, parts: Iterable[HistoryPart])
     path = folder / f"{about.broker:08x}.parquet"
     draft = folder / f".{path.name}.{os.getpid()}"  # readers pass over names that begin with a dot
     schema = _schema(pa).with_metadata({_ABOUT: msgspec.json.encode(about)})
-    segments = keys = 0
+    segments = keys = exact_keys = 0
+    histories: set[tuple[object, ...]] = set()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -83,8 +108,11 @@ def write_export(folder: str | Path, about: About, parts: Iterable[HistoryPart])
                         writer.write_batch(_to_rows(pa, schema, about, group))
                         segments += len(group)
                         keys += sum(part.segment.count for part in group)
+                        exact_keys += sum(len(part.segment.exact) // KEY_BYTES for part in group)
+                        histories.update(part[:4] for part in group)
                 file.flush()
                 os.fsync(file.fileno())
+            in_place, size_bytes = path.exists(), draft.stat().st_size
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
@@ -92,36 +120,26 @@ def write_export(folder: str | Path, about: About, parts: Iterable[HistoryPart])
         raise PermanentError(
             f"{path} cannot be written: {error.strerror or error}; what was there stays. Choose another folder"
         ) from error
-    return Written(path, segments, keys)
-
-
-def export_file(file: Path, folder: str | Path, name: str) -> Written:
-    """Export the histories of a broker, which may be running: all that it has saved."""
-    from clarion.tracking.accuracy import Accuracy, efpp_of
-    from clarion.tracking.history_file import HistoryFile
-
-    histories = HistoryFile.to_read(file)
-    try:
-        fpp = histories.worst_fpp()
-        about = About(
-            broker=histories.broker,
-            name=name or f"broker-{histories.broker:08x}",
-            strategy="bloom" if fpp else "log",
-            efpp=efpp_of(fpp, Accuracy().matching),
-            begins=stamp_from_unix_s(histories.begins_us / 1e6),
-            ends=stamp_from_unix_s(histories.published_us / 1e6),
-        )
-        return write_export(folder, about, histories.parts())
-    finally:
-        histories.close()
+    return Written(path, about, len(histories), segments, keys, exact_keys, size_bytes, in_place)
 
 
 def read_exports(places: Iterable[str | Path]) -> list[Export]:
-    """Return the exports in files, and in the folders that are named; InvalidRequest where there are none."""
-    found = [read_export(path) for place in places for path in export_files(place)]
+    """Return the exports in files, and in the folders that are named; InvalidRequest where there are none, or two of
+    one broker: what both have would count twice. A file that is named twice is read once."""
+    paths = {path.resolve(): path for place in places for path in export_files(place)}
+    found = {path: read_export(path) for path in paths.values()}
     if not found:
         raise InvalidRequest("there are no histories: name a folder that they were exported to")
-    return found
+    read: dict[int, Path] = {}
+    for path, export in found.items():
+        about = export.about
+        if (other := read.setdefault(about.broker, path)) != path:
+            later = path if about.ends >= found[other].about.ends else other
+            raise InvalidRequest(
+                f"{other} and {path} are both of the broker {about.name} ({_hex(about.broker)}): an audit takes one"
+                f" export of each. {later} is the later one; take the other out, or name the files one by one"
+            )
+    return list(found.values())
 
 
 def export_files(place: str | Path) -> list[Path]:
@@ -222,7 +240,7 @@ def _to_rows(pa: Any, schema: Any, about: About, group: Sequence[HistoryPart]) -
 
 def _from_rows(batch: Any) -> Iterator[HistoryPart]:
     for row in batch.to_pylist():
-        segment = Segment(number=0, **{name: row[name] for name in (*_NUMBERS, *_PACKED)})
+        segment = Segment(**{name: row[name] for name in (*_NUMBERS, *_PACKED)})
         via = int(row["via"], 16) if row["via"] else 0
         subscriber = from_text(row["subscriber"]) if row["subscriber"] else b""
         yield HistoryPart(row["kind"], int(row["origin"], 16), via, subscriber, segment, row["parts"])

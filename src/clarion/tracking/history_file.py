@@ -10,24 +10,25 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
 import apsw
 import numpy as np
 
-from clarion.model.errors import StoreCorrupt, StoreFailed, StoreFull, StoreTooNew
-from clarion.model.ids import STAMP_LIMIT, stamp_from_unix_s
-from clarion.store.disk_errors import described, is_damage, is_no_room
-from clarion.store.folder import sync_folder
+from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreFull, StoreTooNew, StoreUnavailable
+from clarion.model.ids import STAMP_LIMIT, stamp_from_unix_s, stamp_to_unix_s
+from clarion.store.disk_errors import described, free_disk_bytes, is_damage, is_no_room
+from clarion.store.folder import advice, sync_folder
 from clarion.store.index import CHECKSUM_BYTES, load_checksum_vfs
 from clarion.store.index_writes import to_signed, to_unsigned
-from clarion.tracking.accuracy import Accuracy
-from clarion.tracking.bloom import Shape, false_positives, find_filters, salts_of
-from clarion.tracking.history import HistoryPart, Key, Segment
+from clarion.tracking.accuracy import Accuracy, efpp_of
+from clarion.tracking.bloom import Key, Shape, false_positives, find_filters, salts_of
+from clarion.tracking.exported import About, HistoryPart, Segment, Written, write_export
 from clarion.tracking.packing import (
     FEWEST_KEYS,
     Block,
@@ -42,13 +43,18 @@ from clarion.tracking.packing import (
     read_block,
     spans_of,
 )
-from clarion.tracking.tracker import Claim, HistoryName, Strategy, Unsaved, merge_claims
+from clarion.tracking.tracker import GONE, Claim, HistoryName, Strategy, Unsaved, merge_claims
 
 APPLICATION_ID = 0x434C4846  # "CLHF"
 FORMAT_VERSION = 1
 _PAGE_BYTES = 8192
 _PART = struct.Struct(">QQII")  # of HistoryPart.parts
+_NO_FILTER = (STAMP_LIMIT, -1, 0, 0, 0, b"")  # of Segment, up to `filter`
 _CACHE_KIB = 8192
+_MOST_AHEAD_US = 86_400_000_000  # of the clock, that a stamp may be: one alone is not to hide all that comes for years
+_BUSY_MS = 5000  # for which another process that has the file locked is waited for
+_AGAIN = "Move this file away (with its -wal and -shm), and histories begin anew"
+_GONE = "Histories are not kept any more; the next start goes on with the file that is there then, or begins anew"
 
 # A block or part of packing 0 is not packed yet. `history.packing` is the last one that the history is in.
 _TABLES = """
@@ -86,6 +92,9 @@ CREATE TABLE received (
     subscriber BLOB NOT NULL, topic BLOB NOT NULL, up_to INTEGER NOT NULL, PRIMARY KEY (subscriber, topic)
 ) STRICT, WITHOUT ROWID;
 """
+_LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS gap (from_us INTEGER NOT NULL, until_us INTEGER NOT NULL) STRICT;
+"""
 _BLOCKS_WITH = """
 SELECT first, last, notes, data FROM block WHERE packing = 0 AND last >= ?1 AND first <= ?1
 UNION ALL
@@ -118,19 +127,16 @@ class HistorySettings:
     strategy: Strategy = "bloom"  # `log` packs notes exactly, too
     accuracy: Accuracy = field(default_factory=Accuracy)
     pack_notes: int = 1 << 19  # that a packing has at most; it takes about 200 bytes of memory for each
-    pack_after_s: float = 600.0  # since the first note that is not packed
     fewest_keys: int = FEWEST_KEYS  # that a history has in a packing to have a filter there
     max_age_s: float | None = None
     max_bytes: int | None = None
 
 
-class PartialBatch(NamedTuple):
-    """Messages of a batch that a history has, while it has not all of them."""
+class Retained(NamedTuple):
+    """How many packings were dropped, and since when everything is here now, if any was."""
 
-    history: HistoryName
-    key: Key
-    first: int
-    stop: int
+    dropped: int
+    begins_us: int
 
 
 class HistoryFile:
@@ -144,12 +150,14 @@ class HistoryFile:
             self._prepare(now_us)
             self._reader = self._connect()
             undoing.callback(self._reader.close)
-            self._salt = self._meta("salt")
+            self._salt = self._known_salt()
+            self._writer.execute(_LATER_TABLES)
             if broker:
-                self._writer.execute("INSERT OR REPLACE INTO meta VALUES ('broker', ?)", (broker,))
-            self._forget_names()
-            found = self._writer.execute("SELECT coalesce(sum(notes), 0), min(at_us) FROM block WHERE packing = 0").get
-            self._unpacked, self._unpacked_since_us = found
+                self._check_broker(broker)
+            self._place = self._find_place()
+            with suppress(StoreFull, StoreUnavailable), self._typed_errors():  # then at another start
+                self._forget_names()
+            self._unpacked, self._unpacked_since_us = self._count_unpacked()
             undoing.pop_all()
 
     @classmethod
@@ -163,14 +171,14 @@ class HistoryFile:
             self._reader = self._writer = self._connect()
             undoing.callback(self._reader.close)
             self._check_format()
-            self._salt = self._meta("salt")
+            self._salt = self._known_salt()
             undoing.pop_all()
         return self
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(str(self.file), vfs=load_checksum_vfs())
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        connection.set_busy_timeout(5000)
+        connection.set_busy_timeout(_BUSY_MS)
         connection.pragma("synchronous", "full")
         connection.pragma("cache_size", -_CACHE_KIB)
         return connection
@@ -201,6 +209,44 @@ class HistoryFile:
                 f"{self.file} has format {version}, this Clarion knows up to {FORMAT_VERSION}; nothing was changed. Use"
                 " a newer Clarion"
             )
+        if version < 1:
+            raise StoreCorrupt(f"{self.file} does not say its format; nothing was changed. {_AGAIN}")
+
+    def _known_salt(self) -> int:
+        """Return what keys are salted with: with another salt no filter would have any."""
+        if salt := self._meta("salt"):
+            return salt
+        raise StoreCorrupt(f"{self.file} has lost what its filters were made with; nothing was changed. {_AGAIN}")
+
+    def _check_broker(self, broker: int) -> None:
+        """Refuse histories of another broker: what it saw is not to be told as ours."""
+        known = self._meta("broker")
+        if not known:
+            self._writer.execute("INSERT OR REPLACE INTO meta VALUES ('broker', ?)", (broker,))
+        elif known != broker:
+            raise StoreCorrupt(
+                f"{self.file} has the histories of broker {known:08x}, and this is {broker:08x}; nothing was changed."
+                f" {_AGAIN}"
+            )
+
+    def _find_place(self) -> tuple[int, int]:
+        """Return which file is there under the name: its device and inode."""
+        try:
+            found = self.file.stat()
+        except OSError as error:
+            raise StoreFailed(f"{self.file} was taken away ({error.strerror}). {_GONE}") from None
+        return found.st_dev, found.st_ino
+
+    def _check_place(self) -> None:
+        """Refuse to go on with a file that nobody will find again."""
+        if self._find_place() != self._place:
+            raise StoreFailed(f"{self.file} was taken away, and another file is there. {_GONE}")
+
+    def _count_unpacked(self) -> tuple[int, int | None]:
+        """Return how many notes and parts are not packed, and since when there are some."""
+        execute = self._writer.execute
+        notes, since_us = execute("SELECT coalesce(sum(notes), 0), min(at_us) FROM block WHERE packing = 0").get
+        return notes + execute("SELECT count(*) FROM part WHERE packing = 0").get, since_us
 
     def close(self) -> None:
         """Let go of it; what was saved stays."""
@@ -210,9 +256,10 @@ class HistoryFile:
     # What the writing thread does.
 
     def save(self, unsaved: Unsaved, *, now_us: int) -> None:
-        """Save all of it, or nothing where an error is raised: StoreFull while there is no room."""
-        notes: Notes = np.frombuffer(unsaved.notes, dtype=np.uint64).reshape(-1, 3)
-        blocks = list(make_blocks(notes))
+        """Save all of it, or nothing where an error is raised: StoreFull while there is no room, StoreUnavailable while
+        another process has the file locked, StoreFailed where the file is not there any more."""
+        self._check_place()
+        blocks = list(make_blocks(np.frombuffer(unsaved.notes, dtype=np.uint64).reshape(-1, 3)))
         parts = [
             (stamp, to_signed(who), number, first, stop)
             for (number, who, stamp), ranges in unsaved.parts.items()
@@ -225,12 +272,27 @@ class HistoryFile:
             many(_ADD_PART, parts)
             for subscriber, topic, offset, at_us, begins in unsaved.attachments:
                 self._writer.execute(_ATTACH if begins else _DETACH, (topic, subscriber, offset, at_us))
-            many("REPLACE INTO received VALUES (?, ?, ?)", ((*who, up_to) for who, up_to in unsaved.received.items()))
+            received = unsaved.received.items()
+            many(
+                "REPLACE INTO received VALUES (?, ?, ?)",
+                [(*who, up_to) for who, up_to in received if up_to != GONE],
+            )
+            many(
+                "DELETE FROM received WHERE subscriber = ? AND topic = ?",
+                [who for who, up_to in received if up_to == GONE],
+            )
             if unsaved.published_us:
                 self._writer.execute("REPLACE INTO meta VALUES ('published_us', ?)", (unsaved.published_us,))
-        if blocks and not self._unpacked:
+            self._writer.execute("REPLACE INTO meta VALUES ('saved_us', ?)", (now_us,))
+        if (blocks or parts) and not self._unpacked:
             self._unpacked_since_us = now_us
-        self._unpacked += len(notes)
+        self._unpacked += sum(block.notes for block in blocks) + len(parts)
+
+    def add_gap(self, *, until_us: int) -> None:
+        """Save that nothing was noted since something was saved last."""
+        with self._typed_errors(), self._transaction():
+            since_us = self._meta("saved_us") or self._meta("begins_us")
+            self._writer.execute("INSERT INTO gap VALUES (?, ?)", (since_us, max(since_us, until_us)))
 
     def _add_blocks(self, packing: int, blocks: list[Block], at_us: int) -> None:
         self._writer.executemany(
@@ -242,13 +304,15 @@ class HistoryFile:
         """Return whether there is enough to pack, or something for long enough."""
         settings = self.settings
         since_s = (now_us - (self._unpacked_since_us or now_us)) / 1e6
-        return self._unpacked >= settings.pack_notes or (self._unpacked > 0 and since_s >= settings.pack_after_s)
+        is_old = since_s >= settings.accuracy.persist_s
+        return self._unpacked >= settings.pack_notes or (self._unpacked > 0 and is_old)
 
     def pack(self, *, now_us: int) -> int:
         """Pack what was saved first, so much as is packed at once, and return how many notes that were."""
         with self._typed_errors():
             numbers, notes, until_us = self._unpacked_notes()
             if not numbers:
+                self._pack_parts(now_us)
                 return 0
             ordered = order(notes)
             spans = spans_of(ordered)
@@ -279,9 +343,19 @@ class HistoryFile:
                 many("DELETE FROM block WHERE number = ?", ((number,) for number in numbers))
                 self._settle_parts(packing, ordered, spans)
                 many("UPDATE history SET packing = ? WHERE number = ?", ((packing, span.history) for span in spans))
-                found = execute("SELECT coalesce(sum(notes), 0), min(at_us) FROM block WHERE packing = 0").get
-        self._unpacked, self._unpacked_since_us = found
+                self._unpacked, self._unpacked_since_us = self._count_unpacked()
         return len(notes)
+
+    def _pack_parts(self, now_us: int) -> None:
+        """Have parts of batches belong to a packing, where there is nothing else."""
+        first, last = self._writer.execute("SELECT min(stamp), max(stamp) FROM part WHERE packing = 0").get
+        if first is not None:
+            with self._transaction():
+                self._writer.execute(
+                    "INSERT INTO packing (first, last, until_us) VALUES (?, ?, ?)", (first, last, now_us)
+                )
+                self._settle_parts(self._writer.last_insert_rowid(), np.zeros((0, 3), dtype=np.uint64), [])
+        self._unpacked, self._unpacked_since_us = 0, None
 
     def _unpacked_notes(self) -> tuple[list[int], Notes, int]:
         """Return the first blocks that are not packed, by number, their notes, and when the last of them was saved."""
@@ -323,21 +397,28 @@ class HistoryFile:
         self._writer.execute(f"UPDATE history SET packing = ? WHERE number IN ({left})", (packing,))
         self._writer.execute("UPDATE part SET packing = ? WHERE packing = 0", (packing,))
 
-    def retain(self, *, now_us: int) -> int:
-        """Drop the oldest packings, whole, while they are too old or the file too large; return how many."""
-        dropped, settings = 0, self.settings
+    def retain(self, *, now_us: int) -> Retained:
+        """Drop the oldest packings, whole, while they are too old or the file too large."""
+        dropped = begins_us = 0
+        settings = self.settings
         before_us = now_us - int(settings.max_age_s * 1e6) if settings.max_age_s is not None else 0
         with self._typed_errors():
             while True:
-                oldest = self._writer.execute("SELECT number, until_us FROM packing ORDER BY number LIMIT 1").get
+                oldest = self._writer.execute("SELECT number, until_us, last FROM packing ORDER BY number LIMIT 1").get
                 if oldest is None or not (oldest[1] < before_us or self._is_too_large()):
-                    return dropped
+                    return Retained(dropped, begins_us)
                 with self._transaction():
                     for table in ("block", "filter", "part"):
                         self._writer.execute(f"DELETE FROM {table} WHERE packing = ?", (oldest[0],))
                     self._writer.execute("DELETE FROM packing WHERE number = ?", (oldest[0],))
                     self._writer.execute("DELETE FROM attachment WHERE until_us < ?", (oldest[1],))
-                    self._writer.execute("UPDATE meta SET value = ? WHERE key = 'begins_us'", (oldest[1],))
+                    # Nothing that was noted may seem never to have been, whatever clocks did: one that was ahead may
+                    # have been put back, and stamps may be ahead of the clock; by more than a day none is believed.
+                    later = "UPDATE meta SET value = max(value, ?, ?) WHERE key = 'begins_us' RETURNING value"
+                    skewed_us = oldest[1] + int(settings.accuracy.skew_s * 1e6)
+                    stamped_us = min(ceil(stamp_to_unix_s(oldest[2] + 1) * 1e6), oldest[1] + _MOST_AHEAD_US)
+                    begins_us = self._writer.execute(later, (skewed_us, stamped_us)).get
+                    self._writer.execute("DELETE FROM gap WHERE until_us < ?", (begins_us,))
                 self._writer.execute("PRAGMA incremental_vacuum").fetchall()
                 dropped += 1
 
@@ -347,7 +428,10 @@ class HistoryFile:
 
     def _forget_names(self) -> None:
         """Forget histories of which everything was dropped. Only now: while it runs, a broker keeps their numbers."""
-        oldest = self._writer.execute("SELECT coalesce(min(number), 0) FROM packing").get
+        oldest = self._writer.execute(
+            "SELECT coalesce((SELECT min(number) FROM packing),"
+            " (SELECT seq + 1 FROM sqlite_sequence WHERE name = 'packing'), 0)"
+        ).get
         gone = {number for (number,) in self._writer.execute(
             "SELECT number FROM history WHERE packing BETWEEN 1 AND ?", (oldest - 1,)
         )}  # fmt: skip
@@ -374,6 +458,19 @@ class HistoryFile:
     def broker(self) -> int:
         """The id of the broker that keeps it."""
         return self._meta("broker")
+
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """Return the times in which nothing was tracked: from when until when."""
+        with self._typed_errors():
+            is_there = "SELECT count(*) FROM sqlite_schema WHERE name = 'gap'"  # not where only old ones wrote
+            if not self._reader.execute(is_there).get:
+                return ()
+            return tuple((since, until) for since, until in self._reader.execute("SELECT * FROM gap ORDER BY from_us"))
+
+    @property
+    def saved_us(self) -> int:
+        """When something was saved last."""
+        return self._meta("saved_us")
 
     def worst_fpp(self) -> float:
         """Return how often one of the filters errs at most."""
@@ -419,7 +516,7 @@ class HistoryFile:
     def _seen_in_filters(self, key: Key, rows: Sequence[tuple[int, int, int, int, bytes]]) -> dict[int, float]:
         """Return which histories have a key in one of their filters, and the chance that one of those errs (Eq. 2)."""
         numbers = [row[0] for row in rows]
-        keys = np.full((len(rows), 2), key, dtype=np.uint64)
+        keys = np.array([key], dtype=np.uint64).repeat(len(rows), axis=0)  # np.full would go over floats
         keys[:, 0] ^= salts_of(self._salt, np.array(numbers, dtype=np.uint64))
         found = find_filters(keys, [(Shape(bits, hashes), data) for _, _, bits, hashes, data in rows])
         right = dict.fromkeys((numbers[at] for at in found), 1.0)
@@ -437,33 +534,25 @@ class HistoryFile:
         of batches."""
         with self._typed_errors(), self._snapshot():
             names = {number: name for name, number in self.names().items() if name.kind != "topic"}
-            columns = "number, first, last, keys, bits, hashes, data"
-            for history, *row in self._reader.execute(f"SELECT history, {columns} FROM filter"):
-                if history not in names:
-                    continue
-                segment = Segment(*row)
-                segment.salt = int(salts_of(self._salt, np.array([history], dtype=np.uint64))[0])
-                yield HistoryPart(*names[history], segment)
+            filters = self._reader.execute("SELECT history, first, last, keys, bits, hashes, data FROM filter")
+            for history, first, last, keys, bits, hashes, data in filters:
+                if history in names:
+                    salt = int(salts_of(self._salt, np.array([history], dtype=np.uint64))[0])
+                    yield HistoryPart(*names[history], Segment(first, last, keys, bits, hashes, data, salt=salt))
             blocks = self._reader.execute(
                 "SELECT packing, first, last, notes, data FROM block ORDER BY packing, number"
             )
-            for packing, rows in groupby(blocks, lambda row: row[0]):
+            for _, rows in groupby(blocks, lambda row: row[0]):
                 notes = order(np.concatenate([read_block(Block(*row[1:])) for row in rows]))
                 for span in spans_of(notes):
                     if span.history not in names:
                         continue
                     exact = notes[span.start : span.stop, 1:].astype(">u8").tobytes()
-                    empty = Segment(packing, STAMP_LIMIT, -1, 0, 0, 0, b"", exact)
-                    yield HistoryPart(*names[span.history], empty)
+                    yield HistoryPart(*names[span.history], Segment(*_NO_FILTER, exact))
             for stamp, who, number, first, stop, _ in self._reader.execute("SELECT * FROM part"):
-                nothing = Segment(0, STAMP_LIMIT, -1, 0, 0, 0, b"")
-                yield HistoryPart(*names[number], nothing, _PART.pack(to_unsigned(who), stamp, first, stop))
-
-    def partial_batches(self) -> Iterator[PartialBatch]:
-        """Return what is here of batches that are not known to be whole."""
-        with self._typed_errors(), self._snapshot():
-            for stamp, who, number, first, stop, _ in self._reader.execute("SELECT * FROM part"):
-                yield PartialBatch(self._name(number), (to_unsigned(who), stamp), first, stop)
+                yield HistoryPart(
+                    *names[number], Segment(*_NO_FILTER), _PART.pack(to_unsigned(who), stamp, first, stop)
+                )
 
     # Transactions and errors.
 
@@ -474,7 +563,8 @@ class HistoryFile:
         try:
             yield
         finally:
-            self._reader.execute("ROLLBACK")
+            if self._reader.in_transaction:
+                self._reader.execute("ROLLBACK")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -493,14 +583,56 @@ class HistoryFile:
             yield
         except apsw.Error as error:
             said = described(error)
-            if is_no_room(error, self.file):
+            if is_no_room(error, self.file) or (isinstance(error, apsw.CantOpenError) and self._is_disk_full()):
                 raise StoreFull(
                     f"no room for histories in {self.file} ({said}); nothing of the change was kept, all that was saved"
                     " before is. Free space, or have histories dropped sooner"
                 ) from error
+            if isinstance(error, apsw.BusyError | apsw.LockedError):
+                raise StoreUnavailable(f"{self.file} is in use by another process ({said}); let that end") from error
+            if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError):
+                raise BadSettings(
+                    f"{self.file} cannot be opened for writing: {error}; {self._advice(error)}. Messages are not"
+                    " concerned"
+                ) from error
             if is_damage(error):
                 raise StoreCorrupt(
-                    f"the histories in {self.file} are damaged ({said}). Messages are not: move this file away, and"
-                    " histories begin anew"
+                    f"the histories in {self.file} are damaged ({said}). Messages are not. {_AGAIN}"
+                ) from error
+            if isinstance(error, apsw.SQLError):
+                raise StoreCorrupt(
+                    f"the histories in {self.file} lack something that belongs to them ({said}). Messages are not"
+                    f" concerned. {_AGAIN}"
                 ) from error
             raise StoreFailed(f"the disk failed under {self.file} ({said}); histories are not kept any more") from error
+
+    def _is_disk_full(self) -> bool:
+        """Return whether there is no room for the files beside it, which are made anew at each opening."""
+        return self.file.parent.is_dir() and free_disk_bytes(self.file.parent) < _PAGE_BYTES
+
+    def _advice(self, error: apsw.Error) -> str:
+        """Return what to do where the file cannot be opened, or written to."""
+        if self.file.is_dir():
+            return "there is a folder of that name: move it away"
+        if self.file.is_symlink() and not self.file.exists():
+            return f"it is a link to {self.file.readlink()}, where nothing can be made: remove it, or have that folder"
+        return advice(error, self.file)
+
+
+def export_file(file: Path, folder: str | Path, name: str) -> Written:
+    """Export the histories of a broker, which may be running: all that it has saved."""
+    histories = HistoryFile.to_read(file)
+    try:
+        fpp = histories.worst_fpp()
+        about = About(
+            broker=histories.broker,
+            name=name or f"broker-{histories.broker:08x}",
+            strategy="bloom" if fpp else "log",
+            efpp=efpp_of(fpp, Accuracy().matching),
+            begins=stamp_from_unix_s(histories.begins_us / 1e6),
+            ends=stamp_from_unix_s(histories.published_us / 1e6),
+            gaps=tuple((stamp_from_unix_s(a / 1e6), stamp_from_unix_s(b / 1e6)) for a, b in histories.gaps()),
+        )
+        return write_export(folder, about, histories.parts())
+    finally:
+        histories.close()

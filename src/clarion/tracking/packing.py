@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clarion.tracking.accuracy import Accuracy
-from clarion.tracking.bloom import Shape, build_filters, salts_of
-from clarion.tracking.history import Key
+from clarion.tracking.bloom import Key, Shape, build_filters, salts_of
 
 if sys.version_info >= (3, 14):
     from compression import zstd

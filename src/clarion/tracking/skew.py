@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from clarion.model.ids import STAMPS_PER_S, next_stamp, stamp_from_unix_s
 
 
-def correction_of(stamp: int, broker_unix_s: float, tolerance_s: float) -> int:
-    """Return by how much a publisher's adjustment is to change after a batch with this stamp, in stamps: 0 while
-    |t_b - t| <= T_s. For a batch that is sent anew this says nothing: its stamp is old, the clock may be right."""
-    off = stamp_from_unix_s(broker_unix_s) - stamp
+def correction_of(stamp: int, right: int, tolerance_s: float) -> int:
+    """Return by how much a publisher's adjustment is to change after a batch with this stamp, when it is another by the
+    broker's clock, in stamps: 0 while |t_b - t| <= T_s. For a batch that is sent anew this says nothing: its stamp is
+    old, the clock may be right."""
+    off = right - stamp
     return off if abs(off) > tolerance_s * STAMPS_PER_S else 0
 
 

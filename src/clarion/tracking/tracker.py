@@ -13,12 +13,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from clarion.model.ranges import merged
+
 if TYPE_CHECKING:
-    from clarion.tracking.history import Key  # which imports NumPy, that a broker without tracking need not have
+    from clarion.tracking.bloom import Key  # which imports NumPy, that a broker without tracking need not have
 
 Strategy = Literal["none", "log", "bloom"]
 Kind = Literal["publisher", "routing", "topic", "subscriber", "skipped"]
 Ranges = tuple[tuple[int, int], ...]  # of messages of a batch: first, and one after the last
+
+
+GONE = -1  # in `Unsaved.received`: it does not subscribe any more
 
 
 class HistoryName(NamedTuple):
@@ -61,11 +66,16 @@ class Unsaved:
     notes: array[int] = field(default_factory=lambda: array("Q"))
     parts: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)  # by note: first, stop, first, stop, …
     attachments: list[Attachment] = field(default_factory=list)
-    received: dict[tuple[bytes, bytes], int] = field(default_factory=dict)  # by subscriber and topic: an offset
+    received: dict[tuple[bytes, bytes], int] = field(
+        default_factory=dict
+    )  # by subscriber and topic: an offset, or GONE
     published_us: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.names or self.notes or self.parts or self.attachments or self.received or self.published_us)
+
+    def __len__(self) -> int:
+        return len(self.notes) // 3 + len(self.parts) + len(self.attachments) + len(self.received)
 
     def add_part(self, note: tuple[int, int, int], first: int, stop: int) -> None:
         """Add messages of a batch; those that follow the ones before take no room."""
@@ -78,7 +88,7 @@ class Unsaved:
     def add(self, later: Unsaved) -> None:
         """Add what was gathered later."""
         self.names += later.names
-        self.notes.extend(later.notes)
+        self.notes = self.notes + later.notes  # anew: whoever failed to save them may hold a view still
         for note, ranges in later.parts.items():
             for first, stop in zip(ranges[::2], ranges[1::2], strict=True):
                 self.add_part(note, first, stop)
@@ -117,9 +127,8 @@ class Tracker:
         self._extend, self._parts = unsaved.notes.extend, unsaved.parts
 
     def __len__(self) -> int:
-        """Return how many notes are not saved: when they become too many, `forget` is due."""
-        taken = self._saving.notes if self._saving else ()
-        return (len(self._unsaved.notes) + len(taken)) // 3
+        """Return how many notes, of all kinds, are not saved."""
+        return len(self._unsaved) + (len(self._saving) if self._saving is not None else 0)
 
     def number_of(self, name: HistoryName) -> int:
         """Return the number of a history, for `note`; it never changes, so callers may keep it."""
@@ -136,6 +145,13 @@ class Tracker:
         if self._parts:
             self._parts.pop((number, who, stamp), None)
 
+    def note_all(self, notes: list[int]) -> None:
+        """Note many at once: number, who, stamp, and so on."""
+        self._extend(notes)
+        if self._parts:
+            for note in zip(notes[::3], notes[1::3], notes[2::3], strict=True):
+                self._parts.pop(note, None)
+
     def note_part(self, number: int, who: int, stamp: int, first: int, stop: int) -> None:
         """Note that a history has these messages of a batch, and others may follow."""
         self._unsaved.add_part((number, who, stamp), first, stop)
@@ -147,6 +163,7 @@ class Tracker:
     def detached(self, subscriber: bytes, topic: bytes, offset: int, now_us: int) -> None:
         """Note that a subscriber no longer gets what is put on a topic from an offset on."""
         self._unsaved.attachments.append(Attachment(subscriber, topic, offset, now_us, begins=False))
+        self._unsaved.received[subscriber, topic] = GONE
 
     def received_up_to(self, subscriber: bytes, topic: bytes, offset: int) -> None:
         """Note that all that a subscriber acked below an offset is noted."""
@@ -181,12 +198,6 @@ class Tracker:
         self._begin(self._saving)
         self._saving = None
 
-    def forget(self) -> None:
-        """Let go of notes and positions that are not taken, since there is no room for them. Whoever calls notes them
-        again from the log, from the saved positions on, as after a crash."""
-        kept = self._unsaved
-        self._begin(Unsaved(names=kept.names, attachments=kept.attachments))
-
     def seen(self, key: Key) -> list[Claim]:
         """Return what is claimed of a batch by what is not saved. Ask this first and the file then, so that nothing is
         missed that is saved in between; `merge_claims` has both together."""
@@ -196,56 +207,18 @@ class Tracker:
         return merge_claims(Claim(names[number], 0.0, parts) for number, parts in found)
 
 
-class NoTracker(Tracker):
-    """Notes nothing: the strategy `none`."""
-
-    __slots__ = ()
-
-    def number_of(self, name: HistoryName) -> int:
-        """Return a number that stands for every history."""
-        return 0
-
-    def note(self, number: int, who: int, stamp: int) -> None:
-        """Do nothing."""
-
-    def note_part(self, number: int, who: int, stamp: int, first: int, stop: int) -> None:
-        """Do nothing."""
-
-    def attached(self, subscriber: bytes, topic: bytes, offset: int, now_us: int) -> None:
-        """Do nothing."""
-
-    def detached(self, subscriber: bytes, topic: bytes, offset: int, now_us: int) -> None:
-        """Do nothing."""
-
-    def received_up_to(self, subscriber: bytes, topic: bytes, offset: int) -> None:
-        """Do nothing."""
-
-    def published_up_to(self, commit_us: int) -> None:
-        """Do nothing."""
-
-
 def merge_claims(claims: Iterable[Claim]) -> list[Claim]:
     """Return one claim for each history: one of the whole batch if there is, the surest of them, else all its parts."""
     found: dict[HistoryName, Claim] = {}
     for claim in claims:
         known = found.get(claim.history)
         if known is None or (known.parts and not claim.parts):
-            found[claim.history] = claim._replace(parts=_joined(claim.parts))
+            found[claim.history] = claim._replace(parts=tuple(merged(claim.parts)))
         elif claim.parts and known.parts:
-            found[claim.history] = known._replace(parts=_joined(known.parts + claim.parts))
+            found[claim.history] = known._replace(parts=tuple(merged(known.parts + claim.parts)))
         elif not claim.parts and claim.efpp < known.efpp:
             found[claim.history] = claim
     return sorted(found.values())
-
-
-def _joined(ranges: Ranges) -> Ranges:
-    joined: list[tuple[int, int]] = []
-    for first, stop in sorted(ranges):
-        if joined and first <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((first, stop))
-    return tuple(joined)
 
 
 def _index(values: array[int], value: int, start: int) -> int:

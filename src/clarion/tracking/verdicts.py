@@ -104,7 +104,7 @@ class _Hits(NamedTuple):
 
 
 class _Pieces(NamedTuple):
-    """Parts of batches, and the history that each is of; -1 for none that is here."""
+    """Parts of batches, and the history that each is of, by its place."""
 
     keys: npt.NDArray[np.bytes_]
     first: Places
@@ -112,13 +112,13 @@ class _Pieces(NamedTuple):
     of_history: Places
 
     @classmethod
-    def of(cls, histories: Iterable[Sequence[HistoryPart]], numbers: Iterable[int]) -> _Pieces:
-        """Return those of some histories, by number."""
+    def of(cls, histories: Iterable[Sequence[HistoryPart]]) -> _Pieces:
+        """Return those of some histories."""
         packed = [b"".join(part.parts for part in parts) for parts in histories]
         pieces = np.frombuffer(b"".join(packed), dtype=_PART)
         keys = _sortable(np.stack([pieces["who"], pieces["stamp"]], axis=1).astype(np.uint64))
         counts = [len(one) // PART_BYTES for one in packed]
-        numbered = np.repeat(np.fromiter(numbers, dtype=np.int64), counts)
+        numbered = np.repeat(np.arange(len(counts)), counts)
         return cls(keys, pieces["first"].astype(np.int64), pieces["stop"].astype(np.int64), numbered)
 
     def codes(self, some: Places, keys: Places, row_code: Places, histories: int) -> Places:
@@ -126,8 +126,7 @@ class _Pieces(NamedTuple):
         code = keys << _COUNTER_BITS
         begin, end = (np.searchsorted(row_code, code + at[some]) for at in (self.first, self.stop))
         which, rows = _ranges(begin, end)
-        numbers = self.of_history[some][which]
-        return (rows * histories + numbers)[numbers >= 0]
+        return rows * histories + self.of_history[some][which]
 
 
 _NONE: Places = np.zeros(0, dtype=np.int64)
@@ -140,10 +139,10 @@ class HistoryIndex:
     def __init__(self, exports: Sequence[Export]) -> None:
         self.exports: list[About] = [export.about for export in exports]
         grouped: dict[_Identity, list[HistoryPart]] = {}
-        past: dict[_Identity, list[HistoryPart]] = {}  # what subscribers went past
         for number, export in enumerate(exports):
             for part in export.parts:
-                (past if part.kind == SKIPPED else grouped).setdefault((number, *part[:4]), []).append(part)
+                if part.kind != SKIPPED:  # what subscribers went past
+                    grouped.setdefault((number, *part[:4]), []).append(part)
         self._name(list(grouped))
         histories = [
             _History(number, export, origin, kind != SUBSCRIBER, _filters(parts))
@@ -154,10 +153,7 @@ class HistoryIndex:
         exact = [b"".join(part.segment.exact for part in parts) for parts in grouped.values()]
         self._exact = _sortable(np.concatenate([np.zeros((0, 2), np.uint64), *map(read_ids, exact)]))
         self._exact_of = np.repeat(np.arange(len(exact)), [len(one) // KEY_BYTES for one in exact])
-        self._pieces = _Pieces.of(grouped.values(), range(len(grouped)))
-        place = {identity: number for number, identity in enumerate(grouped)}
-        of = [place.get((export, SUBSCRIBER, origin, via, name), -1) for export, _, origin, via, name in past]
-        self._past = _Pieces.of(past.values(), of)
+        self._pieces = _Pieces.of(grouped.values())
 
     def _name(self, histories: Sequence[_Identity]) -> None:
         """Number brokers and receivers, and have a text for each."""
@@ -187,7 +183,7 @@ class HistoryIndex:
     def size_bytes(self) -> int:
         """How much the filters take, and what is kept beside them."""
         filters = sum(each.bloom.shape.bits // 8 for history in self._histories for each in history.filters)
-        return filters + self._exact.nbytes + self._pieces.keys.nbytes + self._past.keys.nbytes
+        return filters + self._exact.nbytes + self._pieces.keys.nbytes
 
     @property
     def not_exported(self) -> list[str]:
@@ -200,16 +196,12 @@ class HistoryIndex:
         ordered, key_of = np.unique(_sortable(keys), return_inverse=True)
         keys = _unsortable(ordered)
         piece, piece_key = _find(ordered, self._pieces.keys)
-        past, past_key = _find(ordered, self._past.keys)
-        row_code, row_of = _rows(ids, key_of, len(keys), np.concatenate([piece_key, past_key]))
+        row_code, row_of = _rows(ids, key_of, len(keys), piece_key)
         row_key = row_code >> _COUNTER_BITS
         hits, doubts = self._look_up(ordered, keys, piece_key, self._pieces.of_history[piece])
         if len(row_key) > len(keys):
             some, rows = _ranges(np.searchsorted(row_key, hits.rows), np.searchsorted(row_key, hits.rows, "right"))
             hits = _Hits(rows, hits.histories[some], hits.logs[some])
-        if len(past):
-            gone = self._past.codes(past, past_key, row_code, len(self))
-            hits = hits.among(~np.isin(hits.rows * len(self) + hits.histories, gone))
         if len(piece):
             codes = self._pieces.codes(piece, piece_key, row_code, len(self))
             hits = _merged(hits, _Hits(codes // len(self), codes % len(self), np.zeros(len(codes))), len(self))
@@ -254,7 +246,10 @@ class HistoryIndex:
     def _is_outside(self, export: int, stamps: npt.NDArray[np.uint64]) -> Flags:
         """Return which stamps an export does not cover."""
         about = self.exports[export]
-        return (stamps < np.uint64(about.begins)) | (stamps > np.uint64(about.ends))
+        outside = (stamps < np.uint64(about.begins)) | (stamps > np.uint64(about.ends))
+        for _, last in about.gaps:  # what is stamped before may have waited in an outbox
+            outside |= stamps <= np.uint64(last)
+        return outside
 
     def _verdicts(self, keys: Keys, row_of: Places, hits: _Hits) -> Verdicts:
         rows, brokers, receivers = len(keys), len(self.brokers), max(1, len(self.receivers))
@@ -274,7 +269,7 @@ class HistoryIndex:
             row_of,
             keys[:, 0] >> _32,
             states,
-            -np.expm1(np.bincount(hits.rows, weights=hits.logs, minlength=rows)),
+            0.0 - np.expm1(np.bincount(hits.rows, weights=hits.logs, minlength=rows)),  # which is never -0.0
             np.zeros(rows),
             Lists.of_pairs(carried, rows, brokers),
             Lists.of_pairs(received, rows, receivers),
@@ -298,38 +293,6 @@ class HistoryIndex:
         for number, about in enumerate(self.exports):
             covered |= (keys[:, 0] >> _32 == np.uint64(about.broker)) & ~self._is_outside(number, keys[:, 1])
         return covered
-
-
-class KeyAnswers(NamedTuple):
-    """What one history says of keys."""
-
-    kind: str
-    origin: int
-    via: int
-    subscriber: bytes
-    seen: Flags
-    efpp: Floats  # the chance that a key is found that was never there
-
-
-def audit_keys(parts: Iterable[HistoryPart], keys: Keys) -> list[KeyAnswers]:
-    """Return what each history says of each key; origins are not looked at, nor parts of batches."""
-    grouped: dict[tuple[str, int, int, bytes], list[HistoryPart]] = {}
-    for part in parts:
-        grouped.setdefault(part[:4], []).append(part)
-    order = np.argsort(keys[:, 1], kind="stable")
-    known = _Slice(0, keys[order], keys[order, 1])
-    answers = []
-    for history, some in grouped.items():
-        exact = _sortable(read_ids(b"".join(part.segment.exact for part in some)))
-        sure = np.flatnonzero(np.isin(_sortable(known.keys), exact))
-        filters = _filters(some)
-        places, _ = _ask(filters, known, None, sure, np.zeros(len(keys)))
-        seen, efpp = np.zeros(len(keys), dtype=np.bool_), np.zeros(len(keys))
-        seen[order[places]] = True
-        for each in filters:
-            efpp[(keys[:, 1] >= each.first) & (keys[:, 1] <= each.last)] += each.log_right
-        answers.append(KeyAnswers(*history, seen, -np.expm1(efpp)))
-    return answers
 
 
 def _ask(

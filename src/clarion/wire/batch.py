@@ -39,7 +39,10 @@ _HEADER = struct.Struct("<4sBBHQIIIIQQIIII")
 _WIDE = struct.Struct("<Q")
 _CHECKSUM_AT, _STAMP_AT, _NUMBER_AT = 8, 32, 40
 _OWNER = struct.Struct("<II")  # broker, publisher
+_OWNER_AND_STAMP = struct.Struct("<II4xQ")
 _OWNER_AT = 20
+_COUNTER = struct.Struct("<H")  # of the first message
+_COUNTER_AT = 6
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
 
@@ -70,9 +73,14 @@ def owner_of(data: Buffer) -> tuple[int, int]:
 
 def key_of(data: Buffer) -> tuple[int, int]:
     """Return the key of a batch for tracking: who put it (broker << 32 | publisher), and its stamp."""
-    broker, publisher = _OWNER.unpack_from(data, _OWNER_AT)
-    (stamp,) = _WIDE.unpack_from(data, _STAMP_AT)
+    broker, publisher, stamp = _OWNER_AND_STAMP.unpack_from(data, _OWNER_AT)
     return broker << 32 | publisher, stamp
+
+
+def first_counter_of(data: Buffer) -> int:
+    """Return the counter of a batch's first message: above 0 where it is the later part of one that was cut."""
+    (counter,) = _COUNTER.unpack_from(data, _COUNTER_AT)
+    return int(counter)
 
 
 class Identity(TypedDict):

@@ -596,6 +596,7 @@ class Subscribed(Body):
     count: int = 0  # as in Welcome
     origins: tuple[tuple[str, int], ...] = ()  # linked brokers that confirmed it, and from which offset there; -1: any
     unconfirmed: tuple[str, ...] = ()  # those that did not; by address, where nobody answered there yet
+    reasons: tuple[tuple[str, str], ...] = ()  # of those, why nothing comes, where waiting does not help
 
 
 class Delivery(Body):

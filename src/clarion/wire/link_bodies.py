@@ -100,9 +100,11 @@ class TraceIs(Body):
     strategy: str
     begins_us: int
     held: tuple[tuple[bytes, int, int, tuple[tuple[bytes, int], ...], int, tuple[bytes, ...]], ...] = ()
-    # where it is in the log: topic, offset, commit time (us); who is to get it, and after how many; how many that are;
-    # who has it out of order
+    # where it is in the log: topic, offset (-1: not found quickly, so it may be there), commit time (us); who is to get
+    # it, and after how many; how many that are; who has it out of order
     strangers: tuple[bytes, ...] = ()  # subscribers of whom it has claims, and who never subscribed to its topic
+    gaps: tuple[tuple[int, int], ...] = ()  # in which it did not track: from when until when (us)
+    trouble: str = ""  # why its histories cannot be read
 
 
 # In packets.

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.pipeline.conftest import put_numbers
+from tests.unit.tracking.segments import segment_of
 from typer.testing import CliRunner, Result
 
 from clarion.cli.main import app
@@ -23,7 +24,6 @@ from clarion.pipeline.jobs.audit import audit, read_ids_of, write_audit
 from clarion.pipeline.jobs.audit_table import audit_here, find_ids
 from clarion.tracking.accuracy import Accuracy
 from clarion.tracking.exported import About, HistoryPart, read_exports, write_export
-from clarion.tracking.history import History
 from clarion.tracking.verdicts import HistoryIndex
 
 _BATCHES, _BATCH = 400, 5
@@ -42,12 +42,10 @@ def _histories(folder: Path, origin: int, fates: list[float], first: int) -> Non
         (origin, "publisher", 0, b"", 0.7), (origin + 1, "routing", origin, b"", 0.4),
         (origin + 1, "subscriber", 0, b"anna", 0.2),
     ):  # fmt: skip
-        history = History(accuracy)
-        for place, fate in enumerate(fates):
-            if fate < bound:
-                history.add((origin << 32 | 9, first + place), latest=1 << 47)
-            if place % 100 == 99:
-                written[broker].append(HistoryPart(kind, origin, via, subscriber, history.seal()))
+        for begin in range(0, len(fates), 100):
+            places = [place for place in range(begin, begin + 100) if fates[place] < bound]
+            segment = segment_of([(origin << 32 | 9, first + place) for place in places], accuracy=accuracy)
+            written[broker].append(HistoryPart(kind, origin, via, subscriber, segment))
     for broker, parts in written.items():
         about = About(broker=broker, name=f"b{broker}", strategy="bloom", efpp=accuracy.efpp, begins=0)
         write_export(folder, about, parts)

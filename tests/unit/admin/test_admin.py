@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -17,10 +18,11 @@ from clarion.admin import Admin, PublisherReport, Replayed, TopicUsage
 from clarion.admin import admin as admin_module
 from clarion.admin.admin import as_ranges, browse
 from clarion.model.errors import InvalidRequest, MessagesGone, NoTopic, NotSubscribed, PermanentError, StoredDataCorrupt
+from clarion.model.ids import MessageId
 from clarion.model.options import SubscriptionOptions, TopicSettings
 from clarion.session.exchange import Reply
 from clarion.subscriber import Message
-from clarion.wire import bodies
+from clarion.wire import bodies, link_bodies
 from clarion.wire.codes import Code
 from clarion.wire.frames import Kind
 
@@ -308,6 +310,32 @@ def test_state_and_staged_messages(admin: Admin, answers: Answers) -> None:
     ]
 
 
+def test_a_broker_to_forget_is_named_in_text_or_its_bytes(admin: Admin, answers: Answers) -> None:
+    told = link_bodies.LinksAre({"name": "a", "broker": "00000001", "links": [], "brokers": [], "counters": {}})
+    names: tuple[Any, ...] = ("röme", "röme".encode(), bytearray(b"rome"))
+    for name in names:
+        answers.add(told)
+        assert admin.forget_broker(name).name == "a"
+    assert [asked.forget for asked in answers.asked_for(Kind.LINKS)] == ["röme", "röme", "rome"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        (5, TypeError, "the name of a broker is bytes or str, not int"),
+        (None, TypeError, "the name of a broker is bytes or str, not NoneType"),
+        (b"\xff", InvalidRequest, "the name of a broker is a text, not b'\\\\xff'"),
+        ("", InvalidRequest, "say which broker to forget"),
+    ],
+)
+def test_what_names_no_broker_is_told_before_anybody_is_asked(
+    admin: Admin, answers: Answers, name: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        admin.forget_broker(name)
+    assert not answers.asked
+
+
 def test_stats_have_the_publishers_that_told_of_themselves(admin: Admin, answers: Answers) -> None:
     report = bodies.Report(b"orders", b"i" * 16, "recheck", 7, 0.05, 35.0, 140.5, -1, 3, 14, 2, 900)
     one = {**msgspec.structs.asdict(report), "age_s": 0.5, "new_here": 1}
@@ -428,3 +456,42 @@ def test_ranges_name_just_the_offsets(offsets: set[int]) -> None:
     ranges = as_ranges(list(offsets))
     assert {offset for start, stop in ranges for offset in range(start, stop)} == offsets
     assert all(one[1] < other[0] for one, other in pairwise(ranges))
+
+
+_ID = MessageId(0xA04EB7AD, 1, 0x0CA3DFDC6850, 7)
+
+
+class _Stored(NamedTuple):
+    id: Any
+    offset: int = 3
+
+
+@pytest.mark.parametrize(
+    "message",
+    [_ID, str(_ID), str(_ID).upper(), str(_ID).encode(), str(UUID(str(_ID))), str(UUID(str(_ID))).encode(),
+     _ID.to_bytes(), bytearray(_ID.to_bytes()), _Stored(_ID)],
+)  # fmt: skip
+def test_a_message_is_traced_by_its_id_in_any_form(admin: Admin, answers: Answers, message: Any) -> None:
+    answers.add(link_bodies.Traced({"summary": "s"}, "text"))
+    assert admin.trace(message).text == "text"
+    assert answers.asked_for(Kind.TRACE) == [link_bodies.Trace(_ID.to_bytes())]
+
+
+def test_what_became_of_a_message_is_told_without_looking_into_values(admin: Admin, answers: Answers) -> None:
+    answers.add(link_bodies.Traced({"state": "unknown", "summary": "s", "unknown": {"oslo": "could not be asked"}}, ""))
+    path = admin.trace(_ID)
+    assert (path.state, path.summary, path.unknown) == ("unknown", "s", {"oslo": "could not be asked"})
+    answers.add(link_bodies.Traced({}, ""))  # of another version
+    path = admin.trace(_ID)
+    assert (path.state, path.summary, path.unknown) == ("", "", {})
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["abc", "", str(_ID)[:-1] + "g", str(_ID) + "00", b"abc", b"\xff" * 32, "-" * 32, None, 5, tuple(_ID), _Stored(5),
+     _Stored(None), _ID._replace(broker=-1), _ID._replace(stamp=1 << 48), MessageId(1, 1, 1, None)],  # type: ignore[arg-type]
+)  # fmt: skip
+def test_what_is_no_message_id_is_told_before_anybody_is_asked(admin: Admin, answers: Answers, message: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"^a message id has 32 hexadecimal digits, not "):
+        admin.trace(message)
+    assert answers.asked == []

@@ -11,6 +11,7 @@ from clarion.broker.links import LinkPeer, Links, LinkSettings
 from clarion.broker.links.inbound import first_session
 from clarion.store.memory import MemoryStore
 from clarion.store.port import Identity
+from clarion.tracking.tracker import Tracker
 from clarion.wire import bodies
 from clarion.wire.batch import encode_batch
 from clarion.wire.frames import Kind, Request, pack_frames, parse_request
@@ -30,10 +31,16 @@ def start_of(broker: int, start: int = 1) -> bytes:
 class Script:
     """Broker 1, called b1, and what it says."""
 
-    def __init__(self, *settings: LinkSettings, limits: dict[str, Any] | None = None, **arguments: Any) -> None:
+    def __init__(
+        self,
+        *settings: LinkSettings,
+        limits: dict[str, Any] | None = None,
+        tracker: Tracker | None = None,
+        **arguments: Any,
+    ) -> None:
         self.now_s = 100.0
         self.store = MemoryStore(Identity(OWN, store_of(OWN), 1))
-        self.engine = Engine(self.store, Limits(**limits or {}), start=start_of(OWN))
+        self.engine = Engine(self.store, Limits(**limits or {}), start=start_of(OWN), tracker=tracker)
         self.links = Links(self.engine, "b1", settings, start=start_of(OWN), **arguments)
         self.sent: list[Any] = []
         self.notices: list[str] = []

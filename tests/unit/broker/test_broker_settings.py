@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from clarion.broker.engine import Limits
 from clarion.broker.settings import BrokerSettings, load_settings
+from clarion.cli.main import app
 from clarion.model.errors import BadSettings
 
 
@@ -175,3 +179,87 @@ def test_the_common_address_may_be_empty_only_where_each_side_has_its_own() -> N
     load_settings(environment={}, flags={"listen": "", **sides})
     with pytest.raises(BadSettings, match="'' is not an address"):
         load_settings(environment={}, flags={"listen": "", "listen_publishers": "tcp://127.0.0.1:*"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "lasts", "others"),
+    [
+        ({"tracking_peak_per_s": 20000}, "one lasts 0.125 s", {"tracking_peak_per_s": 6250}),
+        ({"tracking_skew_s": 0.9, "tracking_peak_per_s": 1500}, "lasts 1.66667 s", {"tracking_peak_per_s": 1388}),
+        ({"tracking_skew_s": 1.5, "tracking_efpp": 1e-3}, "may be 3 s apart", {"tracking_peak_per_s": 833.3}),
+        ({"tracking_skew_s": 300}, "lasts 2.5 s", {"tracking_peak_per_s": 4.166}),
+        ({"tracking_skew_s": 301, "tracking_peak_per_s": 1}, "lasts 600 s", {}),
+    ],
+)
+def test_tracking_that_cannot_keep_its_promise_is_refused_with_settings_that_can(
+    flags: dict[str, Any], lasts: str, others: dict[str, float]
+) -> None:
+    flags = {"tracking": "bloom", **flags}
+    with pytest.raises(BadSettings) as told:
+        load_settings(environment={}, flags=flags)
+    text = str(told.value)
+    assert lasts in text
+    assert "is kept exactly" in text
+    assert all(name not in text.replace("tracking_", "") for name in ("overlap", "capacity", "jitter", "persist"))
+    skew = re.search(r"Set tracking_skew_s to at most ([0-9.]+)[,;]", text)
+    assert skew is not None
+    load_settings(environment={}, flags={**flags, "tracking_skew_s": skew[1]})
+    advised = dict(re.findall(r"(tracking_p\w+) to at (?:most|least) ([0-9.]+)", text))
+    assert {name: float(value) for name, value in advised.items()} == others
+    if advised:
+        load_settings(environment={}, flags={**flags, **advised})
+    load_settings(environment={}, flags={**flags, "tracking": "log"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("tracking_peak_per_s", 0, "tracking_peak_per_s is above 0, not 0"),
+        ("tracking_efpp", 0, "tracking_efpp is a probability of at least 1e-12 and below 1, not 0;"),
+        ("tracking_efpp", 1, "tracking_efpp is a probability of at least 1e-12 and below 1, not 1;"),
+        ("tracking_efpp", "nan", "tracking_efpp is a probability of at least 1e-12 and below 1, not nan;"),
+        ("tracking_efpp", 1e-13, "tracking_efpp is a probability of at least 1e-12 and below 1, not 1e-13;"),
+        ("tracking_persist_s", "2h", r"tracking_persist_s is at most 3600 \(one hour\), not 7200:"),
+        ("tracking_persist_s", "inf", r"tracking_persist_s is at most 3600 \(one hour\), not inf:"),
+        ("tracking_persist_s", "nan", r"tracking_persist_s is at most 3600 \(one hour\), not nan:"),
+        ("tracking_max_age_s", 59, r"tracking_max_age_s is 0 \(for ever\) or at least 60, not 59:"),
+        ("tracking_max_bytes", 1000, r"tracking_max_bytes is 0 \(.*\) or at least 1048576 \(1MiB\), not 1000:"),
+    ],
+)
+def test_a_setting_of_tracking_is_refused_by_its_own_name(name: str, value: Any, why: str) -> None:
+    with pytest.raises(BadSettings, match=f"^{why}"):
+        load_settings(environment={}, flags={name: value})
+
+
+def test_what_is_noted_lives_until_it_is_saved() -> None:
+    flags = {"tracking": "log", "tracking_persist_s": "10m"}
+    with pytest.raises(BadSettings, match=r"tracking_max_age_s \(90\) is less than tracking_persist_s \(600\).* 600,"):
+        load_settings(environment={}, flags={**flags, "tracking_max_age_s": 90})
+    for age in (0, 600):
+        load_settings(environment={}, flags={**flags, "tracking_max_age_s": age})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tracking_efpp", 1e-12),
+        ("tracking_persist_s", "1h"),
+        ("tracking_persist_s", "10ms"),
+        ("tracking_max_age_s", "1m"),
+        ("tracking_max_bytes", "1MiB"),
+    ],
+)
+def test_a_setting_of_tracking_may_be_at_its_bound(name: str, value: Any) -> None:
+    load_settings(environment={}, flags={"tracking": "bloom", name: value})
+
+
+def test_tracking_without_numpy_is_refused_before_there_is_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "clarion.tracking.accuracy", None)
+    for tracking in ("bloom", "log"):
+        done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data"), "--set", f"tracking={tracking}"])
+        assert done.exit_code == 1
+        assert 'pip install "clarion[tracking]"' in done.output
+    assert not (tmp_path / "data").exists()
+    BrokerSettings()

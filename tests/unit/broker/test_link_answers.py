@@ -78,14 +78,50 @@ def test_at_the_end_all_are_answered() -> None:
     assert _told(two.links.take_held(world.now, all_of_them=True)) == ((), ("b1",))
 
 
-def test_a_broker_of_which_nothing_may_come_is_not_waited_for_nor_told() -> None:
+def _why_not(broker: SimBroker, topic: bytes) -> dict[str, str]:
+    """Subscribe, and return why nothing comes from others; they are not waited for."""
+    assert broker.links.hold(_subscribe(broker, topic), broker.now)
+    (reply,) = broker.links.take_held(broker.now)
+    assert isinstance(reply.body, bodies.Subscribed)
+    assert reply.body.origins == ()
+    assert set(dict(reply.body.reasons)) == set(reply.body.unconfirmed)
+    return dict(reply.body.reasons)
+
+
+def test_a_broker_of_which_nothing_may_come_is_not_waited_for_and_told_with_the_reason() -> None:
     world = World(1, [(2, 1)])
     world.add(1)
     two = world.add(2)
     two.links.dial((2, 1), LinkSettings(url="tcp://b1:1", origins=("other",)))
     world.run(3)
-    assert two.links.hold(_subscribe(two, b"news"), world.now)
-    assert _told(two.links.take_held(world.now)) == ((), ())
+    assert _why_not(two, b"news") == {"b1": "origins of the link with b1 lets no messages of it in"}
+
+
+def test_a_broker_from_which_a_topic_may_not_come_in_has_not_confirmed_it() -> None:
+    world = World(1, [(2, 1), (1, 3)])
+    world.add(1)
+    two, _ = world.add(2), world.add(3)
+    two.links.dial((2, 1), LinkSettings(url="tcp://b1:1", topics_in=(b"open/#",)))
+    world.run(3)
+    why = "topics_in of the link with b1 lets nothing of secret/x in"
+    assert _why_not(two, b"secret/x") == {"b1": why, "b3": why}
+    assert set(_why_not(two, b"secret/#")) == {"b1", "b3"}
+    for topic in (b"open/x", b"#"):
+        assert two.links.hold(_subscribe(two, topic), world.now)
+        world.run(0.5)
+        (reply,) = two.links.take_held(world.now)
+        assert isinstance(reply.body, bodies.Subscribed)
+        assert ([name for name, _ in reply.body.origins], reply.body.unconfirmed) == (["b1", "b3"], ())
+
+
+def test_a_link_that_is_refused_is_told_though_the_others_name_is_known() -> None:
+    world = World(1, [(2, 1)])
+    world.add(1, accepts="none")
+    two = world.add(2)
+    world.run(3)
+    assert list(_why_not(two, b"news").values()) == ["the link is refused (clarion links says why)"]
+    hello = two.links.status(world.now)["links"][0]
+    assert list(_why_not(two, b"other")) == [hello["name"] or hello["url"]]
 
 
 def test_nobody_waits_where_no_broker_is_reached_nor_with_a_refusal() -> None:
@@ -169,6 +205,6 @@ def test_an_answer_is_given_and_old_messages_are_given_up_where_the_only_neighbo
         one.publishers[0].put(b"news", 5)
         world.run(3)
     assert one.links.is_on
-    assert one.links.status(world.now)["links"] == []
+    assert [link["state"] for link in one.links.status(world.now)["links"]] == ["down"]
     assert _told(one.links.take_held(world.now)) == ((), ("b2",))
     assert any("are given up for b2" in text for _, text in _noticed(one))

@@ -51,10 +51,21 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
     file = tmp_path / "clarion.toml"
     file.write_text(_TABLE)
     environment = {"CLARION_LINKS": "tcp://a:1", "CLARION_NAME": "env"}
-    of_environment = load_settings(file=file, environment=environment, flags={})
-    assert (of_environment.name, of_environment.links) == ("env", (LinkSettings(url="tcp://a:1"),))
-    said = load_settings(file=file, environment=environment, flags={"name": "said", "links": ["tcp://b:2"]})
-    assert (said.name, said.links) == ("said", (LinkSettings(url="tcp://b:2"),))
+    assert load_settings(file=file, environment=environment, flags={}).name == "env"
+    assert load_settings(file=file, environment=environment, flags={"name": "said"}).name == "said"
+
+
+def test_links_of_the_environment_and_of_options_are_added_and_tables_keep_what_may_cross(tmp_path: Path) -> None:
+    file = tmp_path / "clarion.toml"
+    file.write_text(_TABLE)
+    cern, ornl = load_settings(file=file, environment={}, flags={}).links
+    a, b = LinkSettings(url="tcp://a:1"), LinkSettings(url="tcp://b:2")
+    environment = {"CLARION_LINKS": "tcp://a:1,tcp://cern.example:5590"}
+    assert load_settings(file=file, environment=environment, flags={}).links == (cern, ornl, a)
+    said = load_settings(file=file, environment=environment, flags={"links": ["tcp://b:2", "tcp://cern.example:5590"]})
+    assert said.links == (cern, ornl, a, b)
+    with pytest.raises(BadSettings, match="CLARION_LINKS in the environment"):
+        load_settings(file=file, environment={"CLARION_LINKS": "nowhere"}, flags={"links": ["tcp://b:2"]})
 
 
 @pytest.mark.parametrize(
@@ -72,6 +83,8 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
         ([{"url": "tcp://a:1", "name": 7}], "the name of a link is a text, not 7"),
         ([{"url": "tcp://a:1", "name": "a b"}], "a broker's name has printable characters"),
         ([{"url": "tcp://a:1", "origins": ["a,b"]}], "a broker's name has printable characters"),
+        ([{"url": "tcp://a:1", "origins": [""]}], "links: an origin is the name or id of a broker, or \\*"),
+        ([{"name": "a", "origins": ["b", ""]}], "links: an origin is the name or id of a broker, or \\*"),
         (7, "links are addresses, or tables \\[\\[links\\]\\], not 7"),
         ([7], "a link is an address or a table, not 7"),
     ],
@@ -96,7 +109,15 @@ def test_what_is_no_name_of_a_broker_is_refused(name: str) -> None:
 def test_what_cannot_be_followed_is_refused(follow: str) -> None:
     with pytest.raises(BadSettings, match=r"^follow: "):
         _load(follow=follow)
+
+
+def test_what_is_followed_is_a_text_or_a_list(tmp_path: Path) -> None:
     assert _load(follow="a/#, b").followed() == (b"a/#", b"b")
+    file = tmp_path / "clarion.toml"
+    file.write_text('follow = ["a/#", "b"]')
+    assert load_settings(file=file, environment={}, flags={}).followed() == (b"a/#", b"b")
+    with pytest.raises(BadSettings, match="follow is a text, not"):
+        _load(follow=[7])
 
 
 def test_the_toml_of_links_gives_the_same_settings_back(tmp_path: Path) -> None:

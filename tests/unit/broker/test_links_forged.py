@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.broker.link_script import OTHER, OWN, THIRD, Script, data_of, packet_of, start_of
+from tests.unit.broker.link_script import OTHER, OWN, THIRD, Script, data_of, packet_of, start_of, store_of
 
+from clarion.broker.engine.foreign_puts import ForeignPut, Took
+from clarion.broker.engine.limits import ROW_BYTES
+from clarion.broker.engine.state import ForeignDone, Group
 from clarion.broker.links import LinkSettings
 from clarion.broker.links.inbound import first_session
-from clarion.wire.batch import encode_batch
+from clarion.tracking.tracker import Tracker
+from clarion.wire.batch import encode_batch, key_of
+from clarion.wire.codes import Code
 from clarion.wire.frames import BadFrames, Kind, pack_frames, parse_request
 from clarion.wire.link_bodies import (
     CONFIRM,
@@ -24,6 +30,7 @@ from clarion.wire.link_bodies import (
     LinkData,
     LinkPacket,
     LinkPart,
+    LinksAre,
 )
 
 _EPOCH = start_of(OTHER)[:8] + bytes(8)
@@ -84,7 +91,7 @@ def test_a_packet_off_the_route_of_its_source_is_not_taken() -> None:
         {"count": 1}, {"count": 0}, {"count": -2}, {"count": 2**63}, {"size": 10}, {"size": -1}, {"size": 2**63},
         {"first_offset": -1, "since": -1}, {"first_offset": 2**64 - 1}, {"since": 9}, {"since": -9}, {"topic": 0},
         {"topic": -1}, {"topic": 2**64 - 1}, {"ttl_ms": -1}, {"ttl_ms": 2**64 - 1}, {"place": 1}, {"place": -1},
-        {"place": 2**64 - 1}, {"gone": -1}, {"name": b""}, {"name": b"n" * 100_000}, {"name": b"a/#"},
+        {"place": 2**64 - 1}, {"gone": -1}, {"gone": 2**63}, {"name": b""}, {"name": b"n" * 100_000}, {"name": b"a/#"},
         {"name": b"$dead/t"}, {"header": THIRD}, {"header": OWN},
     ],
 )  # fmt: skip
@@ -106,8 +113,135 @@ def test_bytes_that_are_no_batch_are_counted() -> None:
         script = _linked()
         data, _ = data_of(size=len(raw))
         script.hear("port", Kind.LINK_PACKET, packet_of(data), raw)
-        assert script.engine.stats()["link_forged"] == 1
+        assert script.links.counters["link_forged"] == 1
         assert script.stored() == 0
+
+
+def test_a_batch_that_is_damaged_is_counted_where_it_would_be_stored() -> None:
+    script = _linked()
+    data, raw = data_of()
+    script.hear("port", Kind.LINK_PACKET, packet_of(data), raw[:-1] + bytes([raw[-1] ^ 1]))
+    assert script.engine.stats()["link_forged"] == 1
+    assert script.stored() == 0
+    script.hear("port", Kind.LINK_PACKET, packet_of(data), raw)
+    assert script.stored() == 2
+
+
+@pytest.mark.parametrize("header", [OWN, THIRD, 77])
+def test_a_batch_of_another_broker_than_its_sender_is_neither_noted_nor_carried(header: int) -> None:
+    script = Script(tracker=Tracker())
+    script.link(THIRD)
+    tracker = script.engine.tracks.tracker
+    assert tracker is not None
+    script.hello("other port", 4)
+    script.announce((4, (OWN,)), port="other port")
+    script.subscribe()
+    for to in (OWN, 4):
+        data, raw = data_of(header=header, to=to)
+        script.hear("port", Kind.LINK_PACKET, packet_of(data, to=(to,)), raw)
+        assert tracker.seen(key_of(raw)) == []
+    assert script.links.counters["link_forged"] == 2
+    assert script.stored() == 0
+    assert not _carried(script)
+    data, raw = data_of(to=4)
+    script.hear("port", Kind.LINK_PACKET, packet_of(data, to=(4,)), raw)
+    assert [claim.history.origin for claim in tracker.seen(key_of(raw))] == [OTHER]
+    assert _carried(script) == ["other port"], "what is true is"
+
+
+def _carried(script: Script) -> list[str]:
+    """Return over which connections batches were sent."""
+    return [send.port for send in script.sent if send.kind == Kind.LINK_PACKET and send.body.what == DATA]
+
+
+def test_counts_that_a_neighbour_says_can_be_told_however_large_they_are() -> None:
+    script = _linked()
+    for place in range(20):
+        data, raw = data_of(gone=2**61 - 1, first_offset=2 * place, since=2 * place)
+        script.hear("port", Kind.LINK_PACKET, packet_of(data), raw)
+    assert script.stored() == 40
+    status = script.links.status(script.now)
+    assert status["brokers"][0]["gone_messages"] == 2**61
+    pack_frames(Kind.ACK, 0, LinksAre(status))
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        (b"t", {"max_publishers": 0}),
+        (b"t", {}),  # the disk is full
+        (b"x/t", {"max_publishers": 0}),
+        (b"x/t", {"max_topics": 0}),
+        (b"x/t", {}),
+    ],
+)
+def test_a_batch_that_there_is_no_room_for_makes_nothing_and_is_taken_later(
+    name: bytes, limits: dict[str, Any]
+) -> None:
+    script = _linked()
+    script.subscribe(b"x/*")
+    data, raw = data_of(name=name)
+    state = script.engine._state
+    before, free = state.limits, state.free_bytes
+    state.limits = replace(before, **limits)
+    if not limits:  # there is room for all that is to be made, and not for the batch
+        state.free_bytes = before.disk_reserve_bytes + (1 if name == b"t" else 2) * ROW_BYTES + len(raw) - 1
+    counts = (state.publisher_count, state.topic_count, state.next_publisher, state.free_bytes)
+    assert script.engine.foreign_puts.take(_put_of(data, raw), script.now) is Took.NOT_NOW
+    assert (state.publisher_count, state.topic_count, state.next_publisher, state.free_bytes) == counts
+    assert not state.open.changes
+    state.limits, state.free_bytes = before, free
+    assert script.engine.foreign_puts.take(_put_of(data, raw), script.now) is Took.DONE
+    script.turn()
+    assert script.stored(name) == 2
+
+
+def _put_of(data: LinkData, raw: bytes) -> ForeignPut:
+    topic, name, first_offset, count, _, ttl_ms = data.batches[0]
+    return ForeignPut(OTHER, store_of(OTHER), topic, name, 0, first_offset, count, ttl_ms, True, raw)
+
+
+def test_a_batch_that_comes_again_while_it_is_committed_is_confirmed_when_it_is_on_disk() -> None:
+    script, group = _in_flight()
+    script.engine.committed(group, script.now)
+    assert [each.position for each in _all_done(script)] == [2, 2]
+
+
+def test_a_batch_that_comes_again_while_its_commit_fails_is_never_confirmed() -> None:
+    script, group = _in_flight()
+    script.engine.commit_failed(group, Code.DISK_FULL, "the disk is full")
+    assert _all_done(script) == []
+    assert script.stored() == 0
+
+
+def _in_flight() -> tuple[Script, Group]:
+    """Return a broker that was given a batch again, while a group with it is being committed."""
+    script = _linked()
+    data, raw = data_of()
+    assert script.engine.foreign_puts.take(_put_of(data, raw), script.now) is Took.DONE
+    group = script.engine.take_group()
+    assert group is not None
+    assert script.engine.foreign_puts.take(_put_of(data, raw), script.now) is Took.DONE
+    assert script.engine.take_foreign_done() == [], "it is not on disk yet"
+    return script, group
+
+
+def _all_done(script: Script) -> list[ForeignDone]:
+    """Return what is on disk, after all that was left to be committed."""
+    done = script.engine.take_foreign_done()
+    while (group := script.engine.take_group()) is not None:
+        script.engine.committed(group, script.now)
+        done += script.engine.take_foreign_done()
+    return done
+
+
+def test_a_batch_that_others_have_to_come_before_makes_nothing() -> None:
+    script = _linked()
+    data, raw = data_of(first_offset=5)
+    put = _put_of(data, raw)._replace(is_start=False, since=3)
+    assert script.engine.foreign_puts.take(put, script.now) is Took.AGAIN
+    assert not script.engine._state.open.changes
+    assert not script.engine._state.registered
 
 
 def test_a_batch_that_nobody_here_subscribes_to_is_not_stored_whatever_topics_keep() -> None:
@@ -228,7 +362,7 @@ def test_no_packet_breaks_a_broker(packets: list[Any]) -> None:
         script.hear("port", Kind.LINK_PACKET, packet, blob)
         script.turn(0.7)
     script.turn(40.0)
-    assert script.links.status(script.now)
+    pack_frames(Kind.ACK, 0, LinksAre(script.links.status(script.now)))
 
 
 @settings(max_examples=300, deadline=None)
@@ -256,6 +390,7 @@ def test_no_mutated_frame_breaks_a_broker(draw: st.DataObject) -> None:
         script.links.heard("port", request.kind, request.body, request.blob, script.now)
         script.turn(0.5)
     script.turn(40.0)
+    pack_frames(Kind.ACK, 0, LinksAre(script.links.status(script.now)))
 
 
 def _mutate(draw: st.DataObject, raw: bytes) -> bytes:

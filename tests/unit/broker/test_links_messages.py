@@ -275,6 +275,8 @@ def test_more_than_may_wait_for_a_broker_is_given_up_and_told(wire: tuple[int, i
     sent, got = _sent(world, 1, b"t"), world.brokers[2].log(b"t")[1]
     assert got == [sent[0], *sent[1 + given_up :]]
     assert world.brokers[2].about(1)["gone_messages"] == given_up, "the reader is told, too"
+    told = [text for text in world.texts(2).splitlines() if "were given up there and will not come" in text]
+    assert [text[: text.index(" were")] for text in told] == [f"{given_up} messages of t, put at b1,"]
 
 
 def test_a_broker_whose_links_are_all_gone_has_nothing_to_do_but_to_look_at_what_waits() -> None:
@@ -285,7 +287,7 @@ def test_a_broker_whose_links_are_all_gone_has_nothing_to_do_but_to_look_at_what
     world.wires[2, 1] = False
     world.run(12)
     left = world.brokers[1].links
-    assert left.status(world.now)["links"] == []
+    assert [link["state"] for link in left.status(world.now)["links"]] == ["down"]
     left._engine._state.foreign_done.append(ForeignDone(2, 7, 9))  # it was on its way to the disk
     assert left.is_on
     assert not left.has_more, "the loop would spin"

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from tests.property.linked_brokers import World
-from tests.unit.broker.link_script import OTHER, OWN, THIRD, Script, start_of
+from tests.unit.broker.link_script import OTHER, OWN, THIRD, Script, data_of, packet_of, start_of
 
 from clarion.broker.links import LinkSettings
+from clarion.store.memory import MemoryStore
 from clarion.wire.frames import Kind, pack_frames, parse_request
-from clarion.wire.link_bodies import LinkState
+from clarion.wire.link_bodies import CONFIRM, LinkConfirm, LinkState
 
 
 def test_a_link_to_itself_is_refused_and_does_not_go_round() -> None:
@@ -96,6 +97,62 @@ def test_a_living_copy_of_the_own_store_further_away_is_told_of_and_not_answered
     assert script.kinds().count(Kind.LINK_STATE) <= 1
 
 
+def test_the_second_of_two_running_copies_is_refused_next_door_until_the_first_is_gone() -> None:
+    script = Script()
+    script.hello()
+    script.turn(3.0)
+    for _ in range(3):
+        script.hello("copy", start=start_of(OTHER, 2))
+        script.turn(0.8)
+        script.hello()
+    script.hello("copy", start=start_of(OTHER, 2))
+    first, second = script.links.status(script.now)["links"]
+    assert (first["state"], second["state"]) == ("up", "refused")
+    assert "two brokers of the id 00000002 run at the same time" in second["reason"]
+    assert sum("run at the same time" in text for text in script.notices) == 1
+    body = packet_of(LinkConfirm(1, ((7, 1),), ()), CONFIRM)
+    script.hear("copy", Kind.LINK_PACKET, body)
+    assert script.links.counters["link_unasked"] == 1, "what it confirms counts for nothing"
+    for _ in range(8):
+        script.turn(1.0)
+        script.hello("copy", start=start_of(OTHER, 2))
+    (left,) = script.links.status(script.now)["links"]
+    assert left["state"] == "up"
+
+
+def test_a_broker_that_was_started_again_and_calls_anew_is_no_copy_of_itself() -> None:
+    script = Script()
+    script.hello()
+    script.turn(0.5)
+    script.hello("anew", start=start_of(OTHER, 2))
+    script.hello()  # it was said before, and comes late
+    for _ in range(8):
+        script.turn(1.0)
+        script.hello("anew", start=start_of(OTHER, 2))
+        assert [each["state"] for each in script.links.status(script.now)["links"]][-1] == "up"
+    assert not any("no link with" in text for text in script.notices)
+
+
+def test_copies_further_away_from_each_other_are_told_of_at_both_and_confirm_nothing_to_each_other() -> None:
+    world = World(1, [(2, 1), (2, 4), (4, 3)])
+    real, _, copy, _ = (world.add(broker) for broker in (1, 2, 3, 4))
+    copy.crash()
+    world.run(3.5)
+    copy.store = MemoryStore(real.store.identity)
+    copy.start()
+    world.run(10)
+    for broker in (1, 3):
+        assert "another broker runs on a copy of this one's store" in world.texts(broker)
+    script = Script()
+    script.link(THIRD)
+    script.subscribe()
+    script.kinds()
+    data, raw = data_of(OWN)
+    script.hear("port", Kind.LINK_PACKET, packet_of(data, source=OWN, hops=(OWN, OTHER)), raw)
+    assert Kind.LINK_PACKET not in script.kinds()
+    assert script.stored() == 0
+
+
 def test_what_knows_no_links_is_told_of_and_tried_again() -> None:
     script = Script()
     script.links.dial("port", LinkSettings(url="tcp://there:1"))
@@ -155,7 +212,8 @@ def test_very_many_announcements_are_heard_up_to_a_bound() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"name": "x" * 1_000_000}, {"name": ""}, {"store": b""}, {"start": b"x" * 100_000}, {"number": 2**64 - 1},
+        {"name": "x" * 1_000_000}, {"name": ""}, {"name": "0000000a"}, {"name": "*"}, {"name": "a b"}, {"name": "a\n"},
+        {"store": b""}, {"start": b"x" * 100_000}, {"number": 2**64 - 1},
         {"number": -1}, {"linked": tuple(range(5000))}, {"linked": (-1,)}, {"broker": 0}, {"broker": -1},
         {"broker": 2**64 - 1},
     ],
@@ -178,3 +236,171 @@ def test_all_that_is_told_of_many_brokers_fits_in_what_is_taken() -> None:
     script.hello(digest=1)
     told = [send for send in script.sent if send.kind == Kind.LINK_STATE]
     assert sum(len(send.body.announcements) for send in told if isinstance(send.body, LinkState)) == 899
+
+
+# What is told of links that are not there.
+
+
+def _said(script: Script, words: str) -> int:
+    return sum(words in text for text in script.notices)
+
+
+def test_a_link_that_never_comes_up_is_in_the_log_after_a_while_and_in_long_intervals() -> None:
+    script = Script()
+    script.links.dial("port", LinkSettings(url="tcp://b2:1"))
+    for _ in range(4):
+        script.turn(1.0)
+    assert script.notices == []
+    for _ in range(300):
+        script.turn(1.0)
+    assert _said(script, "no answer from tcp://b2:1") == 1
+    for _ in range(400):
+        script.turn(1.0)
+    assert _said(script, "no answer from tcp://b2:1") == len(script.notices) == 2
+    script.link()
+    for _ in range(1000):
+        script.turn(1.0)
+    assert _said(script, "no answer from") == 2, "once it was up, it is down"
+
+
+def test_what_takes_connections_and_is_no_broker_is_told_apart_from_nobody() -> None:
+    script = Script()
+    words = "something takes connections there, and does not answer as a broker of Clarion"
+    for port in ("a", "b"):
+        script.links.dial(port, LinkSettings(url=f"tcp://{port}:1"))
+    script.links.was_taken("a")
+    for _ in range(8):
+        script.turn(1.0)
+    assert [row["reason"] for row in script.links.status(script.now)["links"]] == [words, ""]
+    assert [words in text for text in script.notices] == [True, False]
+    script.hello("a")
+    assert script.links.status(script.now)["links"][0]["reason"] == ""
+    script.links.lost("a", script.now)
+    assert script.links.status(script.now)["links"][0]["reason"] == "the connection is gone"
+
+
+def test_a_link_that_is_made_anew_again_and_again_is_told_of_once_a_minute() -> None:
+    script = Script()
+    for second in range(300):
+        script.hello(f"port {second}")
+        script.turn(1.0)
+    assert script.notices[:2] == [
+        "link up: b2 (00000002), which called here",
+        "link up: b2 (00000002), which called here, by one more connection",
+    ]
+    assert _said(script, "was made anew 60 times in the last minute, and is up now") == len(script.notices) - 2
+    assert 4 <= len(script.notices) - 2 <= 5
+    for _ in range(200):
+        script.turn(1.0)
+    assert "and is down now" in script.notices[-1], "the last word is how it is"
+    assert len(script.notices) <= 9
+    script.hello("at last")
+    assert script.notices[-1] == "link up: b2 (00000002), which called here", "calm again, it is told at once"
+
+
+@pytest.mark.parametrize("is_another_port", [False, True])
+def test_a_neighbour_that_starts_again_and_again_is_told_of_once_a_minute(is_another_port: bool) -> None:
+    script = Script()
+    for start in range(300):
+        script.hello(f"port {start}" if is_another_port else "port", start=start_of(OTHER, start))
+        script.turn(1.0)
+    assert _said(script, "it was started again") == (1 if is_another_port else 3)
+    assert _said(script, "link up") <= 3
+    assert len(script.notices) <= 12
+
+
+def test_a_link_that_breaks_now_and_then_is_told_of_each_time() -> None:
+    script = Script()
+    for _ in range(10):
+        script.hello()
+        for _ in range(30):
+            script.turn(1.0)
+    assert (_said(script, "link up:"), _said(script, "link down:"), len(script.notices)) == (10, 10, 20)
+
+
+def test_a_neighbour_that_called_is_told_of_as_down_until_it_calls_again() -> None:
+    script = Script()
+    script.link()
+    for _ in range(10):
+        script.turn(1.0)
+    (row,) = script.links.status(script.now)["links"]
+    assert (row["name"], row["url"], row["state"], row["reason"]) == ("b2", "", "down", "nothing was heard for 5 s")
+    assert row["for_s"] > 0
+    assert _said(script, "It is expected to call again") == 1
+    assert _said(script, "tried again") == 0
+    script.hello("another port")
+    (row,) = script.links.status(script.now)["links"]
+    assert (row["name"], row["state"]) == ("b2", "up")
+    script.links.lost("another port", script.now)
+    (row,) = script.links.status(script.now)["links"]
+    assert (row["name"], row["state"], row["reason"]) == ("b2", "down", "the connection is gone")
+
+
+def test_neighbours_that_called_and_are_gone_are_told_of_within_bounds() -> None:
+    script = Script()
+    for broker in range(2, 203):
+        script.hello(f"port {broker}", broker)
+        script.links.lost(f"port {broker}", script.now)
+    names = [row["name"] for row in script.links.status(script.now)["links"]]
+    assert names == [f"b{broker}" for broker in range(103, 203)]
+
+
+def test_a_broker_that_is_to_forget_itself_says_that_it_is_the_one_that_was_asked() -> None:
+    script = Script()
+    script.link()
+    for name in ("b1", "00000001"):
+        assert f"{name} is this broker, which was asked" in script.links.forget(name, script.now)
+
+
+def test_a_broker_that_nothing_is_kept_for_can_be_forgotten_and_is_told_of_when_it_is_back() -> None:
+    script = Script()
+    script.link(THIRD)
+    script.links.lost("port", script.now)
+    known = [one["name"] for one in script.links.status(script.now)["brokers"]]
+    assert known == ["b2", "b3"]
+    for name in known:
+        assert script.links.forget(name, script.now) == ""
+        assert "nothing is kept for a broker called" in script.links.forget(name, script.now)
+    status = script.links.status(script.now)
+    assert (status["links"], status["brokers"]) == ([], [])
+    script.hello()
+    script.announce((OTHER, (OWN,)))
+    script.links.lost("port", script.now)
+    assert "b2" in [one["name"] for one in script.links.status(script.now)["brokers"]]
+
+
+@pytest.mark.parametrize(
+    ("accepts", "words"),
+    [("none", "set accept_links to listed or any there"), ("listed", "name it in a table [[links]] there")],
+)
+def test_who_is_not_accepted_is_told_what_would_help(accepts: str, words: str) -> None:
+    script = Script(LinkSettings(name="other"), accepts=accepts)
+    script.hello()
+    (notice,) = script.notices
+    assert words in notice
+    assert ("[[links]]" in notice) == (accepts == "listed")
+
+
+@pytest.mark.parametrize("settings", [(), (LinkSettings(url="tcp://b2:1"),)])
+def test_a_cache_without_a_link_is_told_at_the_start(settings: tuple[LinkSettings, ...]) -> None:
+    script = Script(*settings, follow=(b"a/#",))
+    script.turn()
+    assert _said(script, "`follow` is set, and there are no links") == (not settings)
+
+
+@pytest.mark.parametrize(
+    ("accepts", "settings", "is_told"),
+    [
+        ("listed", (), True),
+        ("listed", (LinkSettings(url="tcp://b2:1"),), True),
+        ("listed", (LinkSettings(name="b2"),), False),
+        ("any", (), False),
+        ("none", (), False),
+    ],
+)
+def test_a_list_of_brokers_that_may_call_is_told_at_the_start_where_nobody_is_on_it(
+    accepts: str, settings: tuple[LinkSettings, ...], is_told: bool
+) -> None:
+    script = Script(*settings, accepts=accepts)
+    script.turn()
+    assert _said(script, "`accept_links` is listed, and no table [[links]] has a name") == is_told

@@ -18,7 +18,7 @@ from clarion.broker.settings import load_settings
 from clarion.store.memory import MemoryStore
 from clarion.store.segmented import SegmentedStore
 from clarion.wire import bodies
-from clarion.wire.frames import Kind, pack_frames
+from clarion.wire.frames import Kind, Request, pack_frames
 
 ASKED = 10
 DEADLINE_MS = 120_000
@@ -50,6 +50,19 @@ def test_a_turn_ends_when_it_took_long_and_the_rest_is_taken_in_the_next(broker:
             assert is_all
             taken += count
         assert taken == ASKED
+
+
+def test_what_links_and_the_engine_count_by_one_name_is_told_as_their_sum(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker._transport, "send", lambda _peer, _frames: None)
+    broker._links.counters.update(link_forged=2, links_refused=1)
+    broker._engine._state.counters.update(link_forged=3, link_left_out=4)
+    broker._engine.handle(b"client", Request(Kind.STATS, 1, bodies.AskStats(), None), Now(time.monotonic(), 0))
+    (reply,) = broker._engine.take_replies()
+    broker._send(reply)
+    assert isinstance(reply.body, bodies.Stats)
+    assert [reply.body.values[name] for name in ("link_forged", "links_refused", "link_left_out")] == [5, 1, 4]
 
 
 def test_the_index_follows_when_no_request_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

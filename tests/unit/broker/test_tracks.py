@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 from tests.unit.broker.asker import Asker, body_of
 from tests.unit.broker.lease_askers import NAME, SharedAsker
 
 from clarion.broker.engine import Engine
+from clarion.broker.engine.topic_log import read_batches
 from clarion.model.ids import STAMPS_PER_S, MessageId, stamp_from_unix_s
+from clarion.tracking.paths import NOT_FOUND
 from clarion.tracking.tracker import Claim, HistoryName, Tracker
 from clarion.wire import bodies
 from clarion.wire.batch import encode_batch
@@ -96,6 +100,95 @@ def test_when_nothing_can_be_saved_topics_let_go_again() -> None:
     assert not asker.store.batches(asker.state.topics[b"news"].number, 0, 10, 1000)
 
 
+def _let_go(asker: Asker) -> None:
+    for _ in range(3):
+        asker.tick(2.0)
+        asker.settle()
+
+
+def _offsets(asker: Asker) -> list[int]:
+    row = asker.store.topic(b"news")
+    assert row is not None
+    return [batch.first_offset for batch in asker.store.batches(row.number, 0, 10, 1000)]
+
+
+def test_what_is_acked_while_notes_are_saved_stays_until_the_next_are() -> None:
+    asker, _ = _tracked()
+    tracks = asker.engine.tracks
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    asker.put(b"news", asker.batch(1, 2, b"b"))
+    token = asker.attach(b"news").token
+    asker.ack(b"news", token, (0, 1))
+    assert tracks.take() is not None
+    asker.ack(b"news", token, (1, 2))
+    tracks.saved()
+    _let_go(asker)
+    assert _offsets(asker) == [1]
+    assert tracks.take() is not None
+    tracks.saved()
+    _let_go(asker)
+    assert _offsets(asker) == []
+
+
+def test_topics_let_go_once_notes_are_saved_that_could_not_be_before() -> None:
+    asker, _ = _tracked()
+    tracks = asker.engine.tracks
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    asker.ack(b"news", asker.attach(b"news").token, (0, 1))
+    assert tracks.take() is not None
+    tracks.failed()
+    _let_go(asker)
+    assert _offsets(asker) == [0]
+    assert tracks.take() is not None
+    tracks.saved()
+    _let_go(asker)
+    assert _offsets(asker) == []
+
+
+def test_a_commit_that_fails_lets_nothing_go_that_is_not_saved() -> None:
+    asker, _ = _tracked()
+    tracks = asker.engine.tracks
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    asker.ack(b"news", asker.attach(b"news").token, (0, 1))
+    asker.send_put(b"news", asker.batch(1, 2, b"b"))
+    asker.fail(asker.take_group())
+    asker.attach(b"news", nonce=b"another one")  # reads the topic from the store again
+    _let_go(asker)
+    assert _offsets(asker) == [0]
+    assert tracks.take() is not None
+    tracks.saved()
+    _let_go(asker)
+    assert _offsets(asker) == []
+
+
+def test_topics_with_notes_that_are_not_saved_stay_in_memory() -> None:
+    asker, _ = _tracked(max_topics_in_memory=1, topic_unload_interval_s=1.0)
+    tracks = asker.engine.tracks
+    asker.subscribe(b"other")
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    _let_go(asker)
+    assert set(asker.state.topics) == {b"news"}
+    asker.subscribe(b"third")
+    _let_go(asker)
+    assert b"news" in asker.state.topics
+    assert tracks.take() is not None
+    tracks.saved()
+    asker.subscribe(b"fourth")
+    _let_go(asker)
+    assert b"news" not in asker.state.topics
+
+
+def test_batches_of_a_topic_that_was_committed_a_little_out_of_order_are_noted_again() -> None:
+    asker, _ = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    for late_s, noted in ((60, 1), (600, 0)):
+        tracker = Tracker()
+        asker.engine = Engine(asker.store, asker.limits, tracker=tracker)
+        saved_us = asker.now.unix_us + late_s * 1_000_000
+        later = asker.now._replace(unix_us=saved_us)
+        assert asker.engine.tracks.begin({}, saved_us, later).noted == noted
+
+
 def _put_stamped(asker: Asker, number: int, stamp: int) -> tuple[int, int] | None:
     packed = encode_batch([b"a"], broker=1, publisher=1, stamp=stamp, number=number)
     return body_of(asker.put(b"news", bytes(packed)), bodies.PutDone).skew
@@ -142,8 +235,9 @@ def test_dead_letters_are_gone_past_and_the_rest_of_their_batch_is_received() ->
     asker.done(token, (0, 1), (2, 3))
     assert not _claims(tracker, "subscriber")
     _bury(asker, token, 1)
-    (whole,), (past,) = _claims(tracker, "subscriber"), _claims(tracker, "skipped")
-    assert (whole.parts, past.parts, past.history.name) == ((), ((1, 2),), NAME)
+    (got,), (past,) = _claims(tracker, "subscriber"), _claims(tracker, "skipped")
+    assert (got.parts, past.parts, past.history.name) == (((0, 1), (2, 3)), ((1, 2),), NAME)
+    assert asker.engine.tracks._gone_past == {}, "what is over is not kept"
 
 
 def test_a_dead_letter_before_the_others_is_not_received_with_them() -> None:
@@ -151,7 +245,7 @@ def test_a_dead_letter_before_the_others_is_not_received_with_them() -> None:
     _bury(asker, token, 0)
     asker.borrow(token)
     asker.done(token, (1, 3))
-    assert [claim.parts for claim in _claims(tracker, "subscriber")] == [()]
+    assert [claim.parts for claim in _claims(tracker, "subscriber")] == [((1, 3),)]
     assert [claim.parts for claim in _claims(tracker, "skipped")] == [((0, 1),)]
 
 
@@ -161,7 +255,7 @@ def test_a_purge_leaves_what_was_read_of_a_batch_received_and_the_rest_gone_past
     asker.put(b"news", asker.batch(1, 2, b"d"))
     asker.ack(b"news", asker.attach(b"news").token, (0, 2))
     asker.ask(Kind.PURGE, bodies.Purge(b"news"))
-    assert [claim.parts for claim in _claims(tracker, "subscriber", 1)] == [()]
+    assert [claim.parts for claim in _claims(tracker, "subscriber", 1)] == [((0, 2),)]
     assert [claim.parts for claim in _claims(tracker, "skipped", 1)] == [((2, 3),)]
     assert not _claims(tracker, "subscriber", 2)
 
@@ -171,7 +265,7 @@ def test_what_came_before_a_subscription_in_a_batch_is_not_received() -> None:
     asker.put(b"news", asker.batch(1, 1, b"a", b"b", b"c"))
     asker.subscribe(b"news", b"late", "offset", 1)
     asker.ack(b"news", asker.attach(b"news", b"late").token, (1, 3), name=b"late")
-    assert [claim.parts for claim in _claims(tracker, "subscriber")] == [()]
+    assert [claim.parts for claim in _claims(tracker, "subscriber")] == [((1, 3),)]
     assert [claim.parts for claim in _claims(tracker, "skipped")] == [((0, 1),)]
 
 
@@ -193,7 +287,7 @@ def test_what_expires_unread_is_not_received_and_what_was_read_before_is() -> No
     asker.now_s += 6.0
     assert body_of(asker.get(b"news", token, position=1), bodies.Delivery).skip == ((1, 3),)
     asker.ack(b"news", token, (0, 1))
-    assert [claim.parts for claim in _claims(tracker, "subscriber", 1)] == [()]
+    assert [claim.parts for claim in _claims(tracker, "subscriber", 1)] == [((0, 1),)]
     assert [claim.parts for claim in _claims(tracker, "skipped", 1)] == [((1, 2),)]
     assert [claim.parts for claim in _claims(tracker, "skipped", 2)] == [((0, 1),)]
 
@@ -226,3 +320,238 @@ def test_subscriptions_from_before_tracking_are_known() -> None:
     asker.engine = Engine(asker.store, asker.limits, tracker=tracker)
     asker.engine.tracks.begin({}, 0, asker.now)
     assert tracker.subscribers_of(b"news") == {b"reader"}
+
+
+def test_what_is_noted_after_nothing_was_to_be_saved_is_not_saved() -> None:
+    asker, _ = _tracked()
+    tracks = asker.engine.tracks
+    assert tracks.take() is not None
+    tracks.saved()
+    assert tracks.take() is None
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    assert not tracks.is_saved(tracks.round)
+    assert tracks.take() is not None
+    tracks.saved()
+    assert not tracks.is_saved(tracks.round)
+    assert tracks.take() is None  # an idle broker has nothing to save
+
+
+def test_commits_after_which_the_log_would_not_tell_wait_for_what_is_noted() -> None:
+    asker, _ = _tracked()
+    changes = {
+        "ack": False, "subscribe": True, "seek": True, "purge": True, "unsubscribe": True, "delete": True,
+    }  # fmt: skip
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    token = asker.attach(b"news").token
+    found = {}
+    take_group = asker.engine.take_group
+
+    def taken() -> object:
+        group = take_group()
+        if group is not None:
+            seen.append(group.notes_first)
+        return group
+
+    asker.engine.take_group = taken  # type: ignore[method-assign, assignment]
+    for change in changes:
+        seen: list[bool] = []
+        if change == "ack":
+            asker.ack(b"news", token, (0, 1))
+        elif change == "subscribe":
+            asker.subscribe(b"news", b"other")
+        elif change == "seek":
+            asker.ask(Kind.SEEK, bodies.Seek(b"news", b"reader", "earliest"))
+        elif change == "purge":
+            asker.ask(Kind.PURGE, bodies.Purge(b"news"))
+        elif change == "unsubscribe":
+            asker.ask(Kind.UNSUBSCRIBE, bodies.Unsubscribe(b"news", b"other"))
+        else:
+            asker.ask(Kind.DELETE, bodies.Delete(b"news"))
+        found[change] = any(seen)
+    assert found == changes
+
+
+def test_who_seeks_past_messages_went_past_them() -> None:
+    asker, tracker = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a", b"b", b"c"))
+    asker.put(b"news", asker.batch(1, 2, b"d", b"e"))
+    token = asker.attach(b"news").token
+    asker.ack(b"news", token, (0, 1))
+    asker.ask(Kind.SEEK, bodies.Seek(b"news", b"reader", "offset", 4))
+    assert [claim.parts for claim in _claims(tracker, "subscriber")] == [((0, 1),)]
+    assert [claim.parts for claim in _claims(tracker, "skipped")] == [((1, 3),)]
+    assert [claim.parts for claim in _claims(tracker, "skipped", 2)] == [((0, 1),)]
+    asker.ask(Kind.SEEK, bodies.Seek(b"news", b"reader", "earliest"))
+    assert [claim.parts for claim in _claims(tracker, "subscriber", 2)] == []
+
+
+def test_a_batch_that_appears_later_was_put() -> None:
+    asker, tracker = _tracked()
+    raw = asker.batch(1, 1, b"a")
+    due = struct.pack("<Q", asker.now.unix_us + 60_000_000)
+    asker.ask(Kind.PUT, bodies.Put(b"news", due=due), raw)
+    assert _histories(tracker, 1) == {"publisher", "topic"}
+    told = asker.engine.tracks.held(MessageId(1, 1, 1, 0), tracker.seen((_WHO, 1)), asker.now)
+    assert [held.offset for held in told] == [NOT_FOUND], "it may be there: it is not yet"
+
+
+def test_acks_of_a_backlog_do_not_read_it_again() -> None:
+    asker, tracker = _tracked()
+    for number in range(1, 4):
+        asker.put(b"news", asker.batch(1, number, b"a"))
+    topic = asker.engine._state.topics[b"news"]
+    topic.recent.clear()
+    asker.engine._state.cached.pop(topic, None)
+    token = asker.attach(b"news").token
+    for offset in range(3):
+        assert read_batches(asker.engine._state, topic, offset, 1, 1)
+    before = asker.engine._state.counters["store_reads"]
+    asker.ack(b"news", token, (0, 2))
+    assert asker.engine._state.counters["store_reads"] == before
+    assert [_histories(tracker, stamp) >= {"subscriber"} for stamp in (1, 2, 3)] == [True, True, False]
+
+
+def _whole(tracker: Tracker, stamp: int) -> bool:
+    return "subscriber" in _histories(tracker, stamp)
+
+
+def test_what_was_gone_past_and_is_read_after_a_seek_back_is_received() -> None:
+    asker, tracker = _tracked()
+    for number in (1, 2):
+        asker.put(b"news", asker.batch(1, number, b"a", b"b"))
+    asker.attach(b"news")
+    for to in ("new", "earliest"):
+        asker.ask(Kind.SEEK, bodies.Seek(b"news", b"reader", to))
+    asker.ack(b"news", asker.attach(b"news", nonce=b"another one").token, (0, 4))
+    assert _whole(tracker, 1)
+    assert _whole(tracker, 2)
+
+
+def test_a_seek_that_was_refused_takes_nothing_from_what_is_received_later() -> None:
+    asker, tracker = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a", b"b"))
+    asker.attach(b"news")
+    asker.send(Kind.SEEK, bodies.Seek(b"news", b"reader", "new"))
+    asker.fail(asker.take_group())
+    asker.ack(b"news", asker.attach(b"news", nonce=b"another one").token, (0, 2))
+    assert _whole(tracker, 1)
+
+
+def _again(asker: Asker) -> Tracker:
+    """A broker that begins anew, with notes of its own."""
+    tracker = Tracker()
+    asker.engine = Engine(asker.store, asker.limits, tracker=tracker)
+    return tracker
+
+
+def test_what_is_acked_after_an_end_that_was_refused_is_noted_again_after_a_crash() -> None:
+    asker, tracker = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    asker.put(b"news", asker.batch(1, 2, b"b"))
+    asker.send(Kind.UNSUBSCRIBE, bodies.Unsubscribe(b"news", b"reader"))
+    asker.fail(asker.take_group())
+    saved = tracker.take()
+    assert saved is not None
+    assert saved.received == {(b"reader", b"news"): 0}, "it goes on where it is"
+    asker.ack(b"news", asker.attach(b"news", nonce=b"another one").token, (0, 1))
+    tracker = _again(asker)
+    assert not asker.engine.tracks.begin(saved.received, saved.published_us, asker.now).is_behind
+    assert _whole(tracker, 1)
+    assert not _whole(tracker, 2)
+
+
+def test_a_position_that_is_noted_of_a_seek_that_never_came_to_be_is_put_right() -> None:
+    asker, _ = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    tracker = _again(asker)
+    assert asker.engine.tracks.begin({(b"reader", b"news"): 1}, 1, asker.now).is_behind
+    saved = tracker.take()
+    assert saved is not None
+    assert saved.received[b"reader", b"news"] == 0
+
+
+def test_what_subscribers_did_while_nothing_was_tracked_is_not_made_up() -> None:
+    asker, _ = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    asker.ack(b"news", asker.attach(b"news").token, (0, 1))
+    asker.put(b"news", asker.batch(1, 2, b"b"))
+    tracker = _again(asker)
+    asker.engine.tracks.begin({(b"reader", b"news"): 0}, 1, asker.now, after_gap=True)
+    assert not _whole(tracker, 1)
+    saved = tracker.take()
+    assert saved is not None
+    assert saved.received[b"reader", b"news"] == 1
+
+
+def test_notes_that_are_older_than_the_log_or_lack_a_subscriber_are_told_to_be_behind() -> None:
+    asker, tracker = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    asker.ack(b"news", asker.attach(b"news").token, (0, 1))
+    assert asker.engine.tracks.take() is not None
+    asker.engine.tracks.saved()
+    _let_go(asker)
+    asker.put(b"news", asker.batch(1, 2, b"b"))
+    for received, is_behind in (({(b"reader", b"news"): 1}, False), ({(b"reader", b"news"): 0}, True), ({}, True)):
+        tracker = _again(asker)
+        begun = asker.engine.tracks.begin(received, asker.now.unix_us, asker.now)
+        assert begun.is_behind == is_behind
+        assert tracker.take() is not None
+    tracker = _again(asker)
+    assert not asker.engine.tracks.begin({}, 0, asker.now).is_behind, "nothing was tracked before"
+
+
+def test_what_expired_before_a_crash_is_not_made_up_to_be_received() -> None:
+    asker, _ = _tracked()
+    assert asker.ask(Kind.CONFIGURE, bodies.Configure(b"news", "keep", {"ttl_s": 5.0})).kind == Kind.ACK
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    token = asker.attach(b"news").token
+    asker.now_s += 6.0
+    assert body_of(asker.get(b"news", token), bodies.Delivery).skip == ((0, 1),)
+    asker.put(b"news", asker.batch(1, 2, b"b"))
+    asker.ack(b"news", token, (1, 2))
+    tracker = _again(asker)
+    assert asker.engine.tracks.begin({(b"reader", b"news"): 0}, asker.now.unix_us, asker.now).is_behind
+    assert not _whole(tracker, 1)
+    assert _whole(tracker, 2)
+
+
+def test_a_clock_that_was_ahead_hides_nothing_that_comes_after_it_is_right() -> None:
+    asker, _ = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    tracker = _again(asker)
+    assert asker.engine.tracks.begin({}, asker.now.unix_us + 3_600_000_000, asker.now).noted == 1
+    assert _histories(tracker, 1) == {"publisher", "topic"}
+
+
+def test_an_end_is_noted_with_the_time_of_it() -> None:
+    asker, _ = _tracked()
+    tracker = _again(asker)
+    asker.ask(Kind.UNSUBSCRIBE, bodies.Unsubscribe(b"news", b"reader"))
+    saved = tracker.take()
+    assert saved is not None
+    assert [(each.begins, each.at_us) for each in saved.attachments] == [(False, asker.now.unix_us)]
+
+
+def test_a_message_that_is_not_found_quickly_may_still_wait() -> None:
+    asker, tracker = _tracked()
+    asker.last_stamp = stamp_from_unix_s(asker.now.unix_us / 1e6)
+    for number in range(1, 36):
+        asker.put(b"news", asker.batch(1, number, bytes(1 << 20)))
+    message = MessageId(1, 1, asker.last_stamp, 0)
+    (held,) = asker.engine.tracks.held(message, tracker.seen((_WHO, message.stamp)), asker.now)
+    assert held.offset == NOT_FOUND
+    asker.ack(b"news", asker.attach(b"news").token, (0, 35))
+    assert not asker.engine.tracks.held(message, tracker.seen((_WHO, message.stamp)), asker.now)
+
+
+def test_who_waits_for_notes_that_cannot_be_saved_is_let_go_on() -> None:
+    asker, _ = _tracked()
+    tracks = asker.engine.tracks
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    noted = tracks.round
+    assert tracks.take() is not None
+    tracks.failed()
+    assert not tracks.is_saved(noted)
+    tracks.release()
+    assert tracks.is_saved(noted)
+    assert tracks.take() is not None, "it is saved when that is possible"

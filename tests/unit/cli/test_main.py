@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from clarion import __version__
@@ -41,6 +45,24 @@ def test_every_command_has_an_example_that_can_be_copied(command: str) -> None:
     text = _help(*command.split())
     assert "Example" in text
     assert f"   clarion {command.removesuffix(' list')}" in text
+
+
+def _all_commands(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    """Return all commands and groups, as they are typed."""
+    yield words
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _all_commands(each, *words, name)
+
+
+@pytest.mark.parametrize(
+    "words", [pytest.param(words, id=" ".join(words)) for words in _all_commands(get_command(app))]
+)
+def test_no_help_has_lost_what_is_in_brackets(words: tuple[str, ...]) -> None:
+    assert not re.search(r"(?<![\w.])\[\]", _help(*words)), "Rich takes [name] for markup: escape it"
+
+
+def test_the_help_of_up_names_the_tables_of_links() -> None:
+    assert "a table [[links]]" in _help("up")
 
 
 def test_the_version_is_told() -> None:

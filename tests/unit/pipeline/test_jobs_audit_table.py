@@ -136,3 +136,9 @@ def test_a_column_that_is_not_there_is_told_with_those_that_are(index: HistoryIn
     (tmp_path / "broken.parquet").write_bytes(b"nothing")
     with pytest.raises(InvalidRequest, match="cannot be read as parquet"):
         audit_here(find_ids(str(tmp_path / "broken.parquet")), index)
+
+
+def test_files_without_ids_hide_none_of_the_others(index: HistoryIndex, tmp_path: Path) -> None:
+    for number, text in enumerate(["", TEXTS[0], "\n\n", "\n".join(TEXTS[1:])]):
+        (tmp_path / f"{number}.txt").write_text(text, encoding="utf-8")
+    assert audit_here(find_ids(str(tmp_path)), index).ids == len(TEXTS)

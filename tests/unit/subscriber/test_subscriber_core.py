@@ -245,7 +245,7 @@ def test_subscribing_says_what_is_wanted_and_whether_it_was_new() -> None:
     asked = reads.one(Kind.SUBSCRIBE)
     assert (asked.body.topic, asked.body.start, asked.body.at, asked.body.options) == (b"news", "offset", 5, SHARED)
     asked.answer(Kind.ACK, bodies.Subscribed(5, SHARED))
-    assert walk.end() == (True, {}, ())
+    assert walk.end() == (True, {}, (), {})
     walk = reads.run(Subscribe("news", b"reader", "new", SHARED, 10.0))
     reads.one(Kind.SUBSCRIBE).answer(Kind.ALREADY_SUBSCRIBED, bodies.Subscribed(5, SHARED))
     assert not walk.end()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from tests.unit.tracking.segments import segment_of
+
 from clarion.model.ids import MessageId
-from clarion.tracking.accuracy import Accuracy
-from clarion.tracking.exported import About, Export, HistoryPart
-from clarion.tracking.history import History, Segment
+from clarion.tracking.bloom import Key
+from clarion.tracking.exported import About, Export, HistoryPart, Segment
 
 NORTH, SOUTH, EAST = 0xA1, 0xB2, 0xC3
-Key = tuple[int, int]
 
 
 def key(origin: int, publisher: int, stamp: int) -> Key:
@@ -18,12 +18,7 @@ def key(origin: int, publisher: int, stamp: int) -> Key:
 
 def segment(*keys: Key, exact: tuple[Key, ...] = ()) -> Segment:
     """Return a segment with these keys."""
-    history = History(Accuracy())
-    for each in keys:
-        history.add(each, latest=1 << 47)
-    for each in exact:
-        history.add_exact(each)
-    return history.segment()
+    return segment_of(keys, exact=exact)
 
 
 def export(broker: int, name: str, *parts: HistoryPart, begins: int = 0, ends: int = 1 << 48) -> Export:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clarion.tracking.accuracy import Accuracy, efpp_of, fpp_for
+from clarion.tracking.accuracy import Accuracy, CannotKeep, efpp_of, fpp_for
 
 
 def test_five_nines_with_two_filters_is_the_documents_example() -> None:
@@ -23,10 +23,12 @@ def test_clocks_that_could_put_a_stamp_into_three_filters_are_refused_with_what_
     Accuracy(capacity=1000, peak_per_s=5000, skew_s=0.2, overlap=2)
 
 
-def test_a_filter_that_is_stored_often_lasts_no_longer_than_that() -> None:
+def test_a_filter_that_is_made_before_it_is_full_lasts_no_longer_than_that() -> None:
     assert Accuracy(capacity=10_000, peak_per_s=100, persist_s=2.0).filter_min_s == 2.0
-    with pytest.raises(ValueError, match="would not hold"):
+    assert Accuracy(peak_per_s=1).filter_min_s == 600.0
+    with pytest.raises(CannotKeep, match=r"lasts 0\.1 s: more than 2 filters .* many keys would stay exact") as told:
         Accuracy(capacity=10_000, peak_per_s=100, persist_s=0.1)
+    assert told.value.peak_max_per_s == 0.0, "however few there are"
 
 
 @pytest.mark.parametrize(

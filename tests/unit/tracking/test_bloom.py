@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clarion.tracking.bloom import BloomFilter, Keys, Shape, false_positives
+from clarion.tracking.bloom import BloomFilter, Keys, Shape, build_filters, false_positives, find_filters
 
 # n, m, k of the message-tracking document's Table 2.
 TABLE_2 = [
@@ -31,14 +31,15 @@ def test_false_positives_are_as_frequent_as_the_formula_says(keys: int, bits: in
     """Keys that differ in a few bits, as those of one publisher do, over several filters: what is in one decides how
     often it errs, so that hits of one filter are not independent."""
     expected = false_positives(bits, hashes, keys)
-    filters = 10
-    probes = int(_HITS / expected) // filters + 1
+    whos = [(0x9C540706 << 32) + each for each in range(10)]
+    shapes = [Shape(bits, hashes)] * len(whos)
+    built = build_filters(np.concatenate([keys_of(who, 1000, keys) for who in whos]), [keys] * len(whos), shapes)
+    probes = int(_HITS / expected) // len(whos) + 1
     hits = 0
-    for each in range(filters):
-        made = BloomFilter(Shape(bits, hashes))
-        made.add(keys_of((7 << 32) + each, 1000, keys))
+    for who, data in zip(whos, built, strict=True):
+        made = BloomFilter(Shape(bits, hashes), data)
         for first in range(0, probes, _AT_ONCE):
-            asked = keys_of((7 << 32) + each, 1 << 40 | first, min(_AT_ONCE, probes - first))
+            asked = keys_of(who, 1 << 40 | first, min(_AT_ONCE, probes - first))
             hits += int(made.contains(asked).sum())
     assert abs(hits - _HITS) < 4 * sqrt(_HITS)
 
@@ -64,6 +65,27 @@ def test_what_was_added_is_found_whatever_the_filter(keys: list[tuple[int, int]]
     again = BloomFilter(made.shape, made.to_bytes())
     assert made.contains(packed).all()
     assert again.contains(packed).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=8),
+    st.integers(1, 12),
+    st.integers(0, 2**64 - 9),
+)
+def test_filters_that_are_built_or_asked_together_say_what_each_says_alone(
+    sizes: list[tuple[int, int]], hashes: int, who: int
+) -> None:
+    shapes = [Shape(8 * size, hashes) for _, size in sizes]
+    each_has = [keys_of(who + at, 1000, count) for at, (count, _) in enumerate(sizes)]
+    built = build_filters(np.concatenate(each_has), [count for count, _ in sizes], shapes)
+    alone = [BloomFilter(shape) for shape in shapes]
+    for one, keys in zip(alone, each_has, strict=True):
+        one.add(keys)
+    assert built == [one.to_bytes() for one in alone]
+    for stamp in (1000, 1001, 5000, 5001):
+        asked = keys_of(who, stamp, 1).repeat(len(sizes), axis=0)
+        found = find_filters(asked, list(zip(shapes, built, strict=True)))
+        assert sorted(found) == [at for at, one in enumerate(alone) if one.contains(asked[:1])[0]]
 
 
 @pytest.mark.parametrize("keys", [1, 2, 10, 100, 2521, 38836])

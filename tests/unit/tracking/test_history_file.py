@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,19 +11,23 @@ import apsw
 import numpy as np
 import pytest
 
-from clarion.model.errors import StoreCorrupt, StoreFull, StoreTooNew
-from clarion.model.ids import stamp_from_unix_s
+from clarion.model.errors import BadSettings, StoreCorrupt, StoreFailed, StoreFull, StoreTooNew, StoreUnavailable
+from clarion.model.ids import STAMP_LIMIT, stamp_from_unix_s, stamp_to_unix_s
 from clarion.store.index import load_checksum_vfs
 from clarion.tracking.accuracy import Accuracy
+from clarion.tracking.exported import About, Export
 from clarion.tracking.history_file import FORMAT_VERSION, HistoryFile, HistorySettings
-from clarion.tracking.tracker import Claim, HistoryName, Tracker
+from clarion.tracking.packing import Block, Notes
+from clarion.tracking.tracker import GONE, Claim, HistoryName, Tracker, Unsaved
+from clarion.tracking.verdicts import STATES, HistoryIndex
 
 _NOW_US = 1_750_000_000_000_000
 _STAMP = stamp_from_unix_s(_NOW_US / 1e6)
-_WHO = 7 << 32 | 1
-_PUBLISHED = HistoryName("publisher", 7)
-_ALICE = HistoryName("subscriber", 7, 0, b"alice")
-_BOB = HistoryName("subscriber", 7, 0, b"bob")
+_BROKER = 0x9C540706  # a key with it takes all of 64 bits
+_WHO = _BROKER << 32 | 1
+_PUBLISHED = HistoryName("publisher", _BROKER)
+_ALICE = HistoryName("subscriber", _BROKER, 0, b"alice")
+_BOB = HistoryName("subscriber", _BROKER, 0, b"bob")
 
 Opened = tuple[HistoryFile, Tracker]
 
@@ -72,6 +77,19 @@ def test_a_batch_is_found_before_it_is_saved_then_and_packed(opened: HistoryFile
     assert opened.pack(now_us=_NOW_US) == 0
 
 
+@pytest.mark.parametrize("broker", [1, 7, 0x7FFFFFFF, 0x80000000, _BROKER, 0xFFFFFFFF])
+def test_a_batch_of_any_broker_is_found_in_filters(opened: HistoryFile, broker: int) -> None:
+    tracker = Tracker()
+    number = tracker.number_of(HistoryName("publisher", broker))
+    for stamp in range(_STAMP, _STAMP + 500):
+        tracker.note(number, broker << 32 | 0xFFFFFFFF, stamp)
+    _save(opened, tracker)
+    opened.pack(now_us=_NOW_US)
+    for stamp in range(_STAMP, _STAMP + 500):
+        (claim,) = opened.seen((broker << 32 | 0xFFFFFFFF, stamp))
+        assert claim.efpp > 0
+
+
 def test_the_log_keeps_exactly_what_it_packs(tmp_path: Path) -> None:
     file = HistoryFile(tmp_path / "histories", HistorySettings(strategy="log"), now_us=_NOW_US)
     tracker = Tracker()
@@ -96,14 +114,13 @@ def test_parts_are_told_until_the_batch_is_whole(opened: HistoryFile) -> None:
     tracker.note_part(alice, *key, 5, 7)
     _save(opened, tracker)
     assert opened.seen(key) == [Claim(_ALICE, 0.0, ((0, 7), (8, 9)))]
-    assert {(each.key, each.first, each.stop) for each in opened.partial_batches()} == {
-        (key, 0, 5), (key, 5, 7), (key, 8, 9)
-    }  # fmt: skip
+    exported = {struct.unpack(">QQII", part.parts) for part in opened.parts()}
+    assert exported == {(*key, 0, 5), (*key, 5, 7), (*key, 8, 9)}
     tracker.note(alice, *key)
     _save(opened, tracker)
     opened.pack(now_us=_NOW_US)
     assert opened.seen(key) == [Claim(_ALICE)]
-    assert not list(opened.partial_batches())
+    assert [part.parts for part in opened.parts()] == [b""]
 
 
 def test_names_positions_and_attachments_are_there_after_a_restart(tmp_path: Path) -> None:
@@ -162,21 +179,43 @@ def test_a_full_disk_keeps_what_was_saved_and_takes_the_rest_later(opened: Histo
     assert opened.pack(now_us=_NOW_US) == 20_101
 
 
-def test_what_there_is_no_room_for_is_forgotten_and_the_positions_say_so(opened: HistoryFile) -> None:
+@pytest.mark.parametrize("fails", ["full", "locked", "before anything is written"])
+def test_notes_arrive_while_a_save_fails_and_its_error_is_still_told(
+    opened: HistoryFile, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tracker = Tracker()
-    _note(tracker, _PUBLISHED, 10)
-    tracker.received_up_to(b"alice", b"t", 1)
-    assert len(tracker) == 10
-    tracker.forget()
-    assert len(tracker) == 0
-    _note(tracker, _PUBLISHED, 2)
+    number = tracker.number_of(_ALICE)
+    for stamp in np.random.default_rng(1).integers(0, _STAMP, 20_000).tolist():
+        tracker.note(number, _WHO, stamp)
+    opened._writer.set_busy_timeout(0)
+    locking = apsw.Connection(str(opened.file), vfs=load_checksum_vfs())
+    if fails == "full":
+        opened._writer.pragma("max_page_count", opened._writer.pragma("page_count"))
+    elif fails == "locked":
+        locking.execute("BEGIN IMMEDIATE")
+    else:
+        monkeypatch.setattr("clarion.tracking.history_file.make_blocks", _fail_with_a_view)
+    taken = _take(tracker)
+    tracker.note(number, _WHO, 1)
+    with pytest.raises((StoreFull, StoreUnavailable, MemoryError)) as told:
+        opened.save(taken, now_us=_NOW_US)
+    assert told.value.__traceback__ is not None  # which has the frames, and what they look at
+    tracker.failed()
+    tracker.note(number, _WHO, 2)
+    monkeypatch.undo()
+    locking.close()
+    opened._writer.pragma("max_page_count", 1 << 30)
     _save(opened, tracker)
-    assert opened.received() == {}
-    assert opened.seen((_WHO, _STAMP)) == [Claim(_PUBLISHED)]
+    for found in (stamp, 1, 2):
+        assert opened.seen((_WHO, found)) == [Claim(_ALICE)]
+
+
+def _fail_with_a_view(notes: Notes) -> Iterator[Block]:
+    raise MemoryError(notes.shape)
 
 
 def test_packing_is_due_by_count_and_by_age(tmp_path: Path) -> None:
-    settings = HistorySettings(pack_notes=10, pack_after_s=5)
+    settings = HistorySettings(accuracy=Accuracy(persist_s=5), pack_notes=10)
     file = HistoryFile(tmp_path / "histories", settings, now_us=_NOW_US)
     tracker = Tracker()
     assert not file.is_pack_due(_NOW_US + 10**9)
@@ -199,7 +238,7 @@ def test_the_oldest_is_dropped_whole_and_told(tmp_path: Path, bound: dict[str, f
     file = HistoryFile(tmp_path / "histories", settings, now_us=_NOW_US)
     tracker = Tracker()
     for each in range(20):
-        _note(tracker, HistoryName("subscriber", 7, 0, b"%d" % each), 5000, _STAMP + each * 640_000)
+        _note(tracker, HistoryName("subscriber", _BROKER, 0, b"%d" % each), 5000, _STAMP + each * 640_000)
         _save(file, tracker, _NOW_US + each * 10_000_000)
         file.pack(now_us=_NOW_US + each * 10_000_000)
         file.retain(now_us=_NOW_US + each * 10_000_000)
@@ -216,6 +255,64 @@ def test_the_oldest_is_dropped_whole_and_told(tmp_path: Path, bound: dict[str, f
         assert (tmp_path / "histories").stat().st_size <= bound["max_bytes"]
 
 
+def _drop_all(file: HistoryFile) -> None:
+    retained = file.retain(now_us=1 << 60)
+    assert retained.dropped
+    assert retained.begins_us == file.begins_us
+    assert file.retain(now_us=1 << 60) == (0, 0)
+
+
+def _pack_one(file: HistoryFile, tracker: Tracker, stamp: int, now_us: int) -> None:
+    _note(tracker, _PUBLISHED, 1, stamp)
+    _save(file, tracker, now_us)
+    file.pack(now_us=now_us)
+
+
+def test_what_may_have_been_dropped_is_not_told_as_never_seen(tmp_path: Path) -> None:
+    """Clocks of publishers are off by the skew, and may be ahead by more: outboxes and transactions are not set right;
+    the broker's own may be ahead for a while, and be put back."""
+    file = HistoryFile(tmp_path / "histories", HistorySettings(max_age_s=60.0), now_us=_NOW_US)
+    tracker = Tracker()
+    _pack_one(file, tracker, _STAMP, _NOW_US + 10)
+    _drop_all(file)
+    assert file.begins_us == _NOW_US + 10 + 200_000
+    ahead_us = _NOW_US + 600_000_000
+    ahead = stamp_from_unix_s(ahead_us / 1e6)
+    _pack_one(file, tracker, ahead, _NOW_US + 20)
+    _drop_all(file)
+    begins_us = file.begins_us
+    assert stamp_to_unix_s(ahead) * 1e6 < begins_us < ahead_us + 1000
+    _pack_one(file, tracker, _STAMP + 1, _NOW_US + 30)
+    _drop_all(file)
+    assert file.begins_us == begins_us
+    _pack_one(file, tracker, STAMP_LIMIT - 1, _NOW_US + 40)
+    _drop_all(file)
+    assert file.begins_us == _NOW_US + 40 + 86_400_000_000, "one stamp alone does not hide all that comes for years"
+    file.close()
+
+
+def test_a_history_of_which_all_was_dropped_but_what_is_not_packed_keeps_its_name(tmp_path: Path) -> None:
+    settings = HistorySettings(max_age_s=60.0)
+    for each, is_part in enumerate((False, True)):
+        place = tmp_path / f"histories-{each}"
+        file = HistoryFile(place, settings, now_us=_NOW_US)
+        tracker = Tracker()
+        _pack_one(file, tracker, _STAMP, _NOW_US)
+        number = tracker.number_of(_PUBLISHED)
+        if is_part:
+            tracker.note_part(number, _WHO, _STAMP + 1, 0, 2)
+        else:
+            tracker.note(number, _WHO, _STAMP + 1)
+        _save(file, tracker)
+        _drop_all(file)
+        file.close()
+        file = HistoryFile(place, settings, now_us=_NOW_US)
+        assert file.names() == {_PUBLISHED: number}
+        assert file.seen((_WHO, _STAMP)) == []
+        assert file.seen((_WHO, _STAMP + 1)) == [Claim(_PUBLISHED, 0.0, ((0, 2),) if is_part else ())]
+        file.close()
+
+
 def test_a_newer_format_and_another_database_are_refused(tmp_path: Path) -> None:
     place = tmp_path / "histories"
     HistoryFile(place, HistorySettings(), now_us=_NOW_US).close()
@@ -230,6 +327,71 @@ def test_a_newer_format_and_another_database_are_refused(tmp_path: Path) -> None
             HistoryFile(place, HistorySettings(), now_us=_NOW_US)
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("PRAGMA user_version = 0", "does not say its format"),
+        ("DELETE FROM meta WHERE key = 'salt'", "has lost what its filters were made with"),
+        ("DROP TABLE part", "lack something that belongs to them .*no such table: part"),
+        ("ALTER TABLE block RENAME notes TO count", "lack something that belongs to them .*no such column: notes"),
+    ],
+)
+def test_a_file_that_lacks_something_is_refused_with_what_to_do(tmp_path: Path, change: str, why: str) -> None:
+    place = tmp_path / "histories"
+    HistoryFile(place, HistorySettings(), now_us=_NOW_US).close()
+    with apsw.Connection(str(place), vfs=load_checksum_vfs()) as connection:
+        connection.execute(change)
+    connection.close()
+    with pytest.raises(StoreCorrupt, match=f"{why}.*Move this file away .*, and histories begin anew"):
+        HistoryFile(place, HistorySettings(), now_us=_NOW_US)
+
+
+def test_a_file_that_cannot_be_opened_or_written_is_told_with_what_to_do(opened: HistoryFile, tmp_path: Path) -> None:
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(tmp_path / "missing" / "histories")
+    for place, advised in ((folder, "a folder of that name"), (link, "a link to .*missing/histories, .* remove it")):
+        with pytest.raises(BadSettings, match=f"{place} cannot be opened for writing: .*{advised}"):
+            HistoryFile(place, HistorySettings(), now_us=_NOW_US)
+    opened._writer.pragma("query_only", True)  # as permissions do
+    tracker = Tracker()
+    _note(tracker, _PUBLISHED, 1)
+    with pytest.raises(BadSettings, match=r"cannot be opened for writing: .*see the permissions of .*histories"):
+        opened.save(_take(tracker), now_us=_NOW_US)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_was_taken_away_is_noticed_at_the_next_save(opened: HistoryFile, is_replaced: bool) -> None:
+    tracker = Tracker()
+    _note(tracker, _PUBLISHED, 1)
+    _save(opened, tracker)
+    opened.file.rename(opened.file.with_name("elsewhere"))
+    if is_replaced:
+        opened.file.write_bytes(opened.file.with_name("elsewhere").read_bytes())
+    _note(tracker, _PUBLISHED, 1, _STAMP + 1)
+    with pytest.raises(StoreFailed, match="histories was taken away"):
+        opened.save(_take(tracker), now_us=_NOW_US)
+
+
+def test_opening_again_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it needs no room, and no lock: names that could be forgotten are, where that can be done."""
+    place = tmp_path / "histories"
+    file = HistoryFile(place, HistorySettings(max_age_s=60.0), now_us=_NOW_US, broker=_BROKER)
+    _pack_one(file, Tracker(), _STAMP, _NOW_US)
+    _drop_all(file)
+    locking = apsw.Connection(str(place), vfs=load_checksum_vfs())
+    locking.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr("clarion.tracking.history_file._BUSY_MS", 0)
+    again = HistoryFile(place, HistorySettings(), now_us=_NOW_US, broker=_BROKER)
+    assert (again.broker, len(again.names())) == (_BROKER, 1)
+    again.close()
+    locking.close()
+    again = HistoryFile(place, HistorySettings(), now_us=_NOW_US, broker=_BROKER)
+    assert (again.broker, again.names()) == (_BROKER, {})
+    again.close()
+    file.close()
+
+
 def test_an_export_has_everything(opened: HistoryFile) -> None:
     tracker = Tracker()
     _note(tracker, _PUBLISHED, 5000)
@@ -239,10 +401,10 @@ def test_an_export_has_everything(opened: HistoryFile) -> None:
     _note(tracker, _PUBLISHED, 10, _STAMP + 5000)
     _save(opened, tracker)
     parts = list(opened.parts())
-    for name, count in ((_PUBLISHED, 5010), (_ALICE, 3)):
-        segments = [each.segment for each in parts if each[:4] == name]
-        for stamp in range(_STAMP, _STAMP + count, 97):
-            assert any(each.contains((_WHO, stamp)).seen for each in segments)
+    about = About(broker=_BROKER, name="here", strategy="bloom", efpp=1e-5, begins=0)
+    asked = np.array([(_WHO, stamp << 16) for stamp in range(_STAMP, _STAMP + 5010)], dtype=np.uint64)
+    found = HistoryIndex([Export(about, parts)]).judge(asked)
+    assert [STATES[found.states[row]] for row in found.rows] == ["delivered"] * 3 + ["stopped"] * 5007
     assert sum(each.segment.count + len(each.segment.exact) // 16 for each in parts) == 5013
 
 
@@ -251,10 +413,10 @@ def test_false_positives_are_as_frequent_as_claims_say(tmp_path: Path) -> None:
     file = HistoryFile(tmp_path / "histories", settings, now_us=_NOW_US)
     tracker = Tracker()
     for each in range(300):
-        _note(tracker, HistoryName("subscriber", 7, 0, b"%d" % each), 200)
+        _note(tracker, HistoryName("subscriber", _BROKER, 0, b"%d" % each), 200)
     _save(file, tracker)
     file.pack(now_us=_NOW_US)
-    found = [claim for publisher in range(2, 20) for claim in file.seen((7 << 32 | publisher, _STAMP + 100))]
+    found = [claim for publisher in range(2, 20) for claim in file.seen((_BROKER << 32 | publisher, _STAMP + 100))]
     expected = 300 * 18 * found[0].efpp
     assert expected > 100
     assert abs(len(found) - expected) < 4 * expected**0.5
@@ -279,3 +441,68 @@ def test_a_reader_misses_nothing_while_another_thread_saves_and_packs(opened: Hi
         assert [claim.history for claim in opened.seen((_WHO, _STAMP + asked % 200))] == [_PUBLISHED]
         asked += 1
     writer.join()
+
+
+def _take(tracker: Tracker) -> Unsaved:
+    unsaved = tracker.take()
+    assert unsaved is not None
+    return unsaved
+
+
+def test_a_time_in_which_nothing_was_tracked_is_kept_and_exported(opened: HistoryFile, tmp_path: Path) -> None:
+    tracker = Tracker()
+    _note(tracker, _PUBLISHED, 10)
+    opened.save(_take(tracker), now_us=_NOW_US + 5)
+    assert opened.gaps() == ()
+    opened.add_gap(until_us=_NOW_US + 50)
+    assert opened.gaps() == ((_NOW_US + 5, _NOW_US + 50),)
+
+
+def test_histories_of_another_broker_are_refused(tmp_path: Path) -> None:
+    HistoryFile(tmp_path / "histories", HistorySettings(), now_us=_NOW_US, broker=0xA1).close()
+    with pytest.raises(StoreCorrupt, match="has the histories of broker 000000a1, and this is 000000a2"):
+        HistoryFile(tmp_path / "histories", HistorySettings(), now_us=_NOW_US, broker=0xA2)
+    HistoryFile(tmp_path / "histories", HistorySettings(), now_us=_NOW_US, broker=0xA1).close()
+
+
+def test_who_does_not_subscribe_any_more_has_no_position(opened: HistoryFile) -> None:
+    tracker = Tracker()
+    tracker.received_up_to(b"alice", b"t", 7)
+    opened.save(_take(tracker), now_us=_NOW_US)
+    assert opened.received() == {(b"alice", b"t"): 7}
+    tracker.saved()
+    tracker.detached(b"alice", b"t", 7, _NOW_US)
+    opened.save(_take(tracker), now_us=_NOW_US)
+    assert opened.received() == {}
+
+
+def test_parts_of_batches_alone_are_packed_too(tmp_path: Path) -> None:
+    settings = HistorySettings(accuracy=Accuracy(persist_s=1.0), max_age_s=1.0)
+    file = HistoryFile(tmp_path / "histories", settings, now_us=_NOW_US)
+    tracker = Tracker()
+    number = tracker.number_of(HistoryName("subscriber", 1, 0, b"alice"))
+    tracker.note_part(number, 1 << 32 | 1, 5, 0, 2)
+    file.save(_take(tracker), now_us=_NOW_US)
+    assert file.is_pack_due(_NOW_US + 2_000_000)
+    file.pack(now_us=_NOW_US + 2_000_000)
+    assert not file.is_pack_due(_NOW_US + 9_000_000)
+    assert [claim.parts for claim in file.seen((1 << 32 | 1, 5))] == [((0, 2),)]
+    assert file.retain(now_us=_NOW_US + 9_000_000).dropped == 1
+    assert file.seen((1 << 32 | 1, 5)) == []
+    file.close()
+    again = HistoryFile(tmp_path / "histories", settings, now_us=_NOW_US)
+    assert again.names() == {}
+    again.close()
+
+
+def test_of_what_could_not_be_saved_the_last_position_counts() -> None:
+    tracker = Tracker()
+    tracker.received_up_to(b"alice", b"news", 5)
+    tracker.received_up_to(b"bob", b"news", 5)
+    assert tracker.take() is not None
+    tracker.received_up_to(b"alice", b"news", 7)
+    tracker.detached(b"bob", b"news", 5, _NOW_US)
+    tracker.failed()
+    again = tracker.take()
+    assert again is not None
+    assert again.received == {(b"alice", b"news"): 7, (b"bob", b"news"): GONE}

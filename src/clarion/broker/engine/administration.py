@@ -232,6 +232,7 @@ class Administration:
                 self._subscriptions.skip(topic, subscription, subscription.acked.cursor, below)
         messages = max(0, below - topic.first_offset)
         trim(state, topic, below)
+        state.open.notes_first = True
         state.counters["messages_purged"] += messages
         state.reply_when_durable(reply_to, Kind.ACK, bodies.Purged(messages))
 
@@ -255,7 +256,7 @@ class Administration:
     def delete(self, reply_to: ReplyTo, topic: Topic | None, now: Now) -> None:
         """Forget a topic and all that is its own; what waits there is told, its dead letters stay."""
         if topic is not None:
-            self._subscriptions.delete_topic(topic)
+            self._subscriptions.delete_topic(topic, now)
         self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
     # What only asks.

@@ -85,7 +85,7 @@ class Delays:
             min(max(0, ttl_ms), LONGEST_TTL_MS), max(1, times_us[0]), 0, struct.pack(f"<{batch.count}Q", *times_us),
         )  # fmt: skip
         state.stage(topic, row, batch.raw)
-        state.open.on_durable.append(Delayed(row.due_us))
+        state.open.on_durable.append(Delayed(row.due_us, topic, (batch.broker << 32 | batch.publisher, batch.stamp)))
         state.counters["messages_delayed"] += batch.count
 
     def on_delayed(self, effect: Delayed, now: Now) -> None:

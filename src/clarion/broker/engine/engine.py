@@ -170,7 +170,7 @@ class Engine:
             SubscriptionChanged: self._on_subscription_changed,
             SessionAttached: self._fetches.on_attached,
             Leasable: self._leases.on_leasable,
-            Delayed: self._delays.on_delayed,
+            Delayed: self._on_delayed,
             DelaysReleased: self._delays.on_released,
             ForeignDone: lambda effect, _now: state.foreign_done.append(effect),
         }
@@ -355,6 +355,10 @@ class Engine:
             self._state.tell_sessions(effect.topic)
         elif effect.topic.name in self._state.link_topics.get(effect.name, ()):
             self._state.link_topics_lost.append((effect.name, effect.topic.name))
+
+    def _on_delayed(self, effect: Delayed, now: Now) -> None:
+        self.tracks.held_back(effect.topic, effect.key)
+        self._delays.on_delayed(effect, now)
 
     def _on_topic_deleted(self, effect: TopicDeleted, now: Now) -> None:
         """Free the name of a topic whose deletion is on disk."""

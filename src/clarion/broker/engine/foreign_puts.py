@@ -10,15 +10,16 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from clarion.broker.engine.answers import Refused
-from clarion.broker.engine.capacity import check_room
+from clarion.broker.engine.answers import Refused, disk_full
+from clarion.broker.engine.capacity import NOT_TAKEN, check_room
 from clarion.broker.engine.clock import Now
+from clarion.broker.engine.limits import ROW_BYTES
 from clarion.broker.engine.puts import Puts
 from clarion.broker.engine.state import ForeignDone, State
 from clarion.broker.engine.topic_log import trim
-from clarion.broker.engine.topics import Topic, Writer
+from clarion.broker.engine.topics import Topic
 from clarion.model.names import LINK, to_text
-from clarion.store.port import Receipt
+from clarion.store.port import PublisherRow, Receipt
 from clarion.wire.batch import BadBatch, Batch
 from clarion.wire.codes import Code
 from clarion.wire.frames import Buffer
@@ -54,6 +55,19 @@ class Took(Enum):
     FORGED = auto()
 
 
+class _Plan(NamedTuple):
+    """What becomes of a batch, before anything is done."""
+
+    took: Took
+    seen: PublisherRow | None  # how to note that the publisher that stands for its origin lives, where it is time to
+    position: int | None = None  # up to which all was taken before, with this
+    publisher: int | None = None  # None: to be registered
+    topic: Topic | None = None  # None: to be made
+    batch: Batch | None = None
+    too_large_bytes: int = 0  # it is left out
+    trim_below: int = 0
+
+
 class ForeignPuts:
     """Takes what comes over links."""
 
@@ -75,14 +89,18 @@ class ForeignPuts:
             self._done(put, put.stop)
             return Took.DONE
         try:
-            publisher = self._publisher(put, now)
-            if topic is None:
-                self._puts.check_new_topic()
-                topic = self._puts.make_topic(put.name, now)
-            return self._take_on(topic, publisher, put, batch, now)
+            plan = self._plan(topic, put, batch, now)
         except Refused as refused:
             state.note_refused(refused)
             return Took.NOT_NOW
+        state.note_publisher(plan.seen)
+        if plan.position is not None:
+            state.counters["link_repeated"] += 1
+            self._done(put, plan.position)
+        elif plan.took is Took.DONE:
+            self._store(plan, put, now)
+            self._done(put, put.stop)
+        return plan.took
 
     def _parse(self, put: ForeignPut) -> Batch | None:
         """Return the batch; None where it is none, or not what it is said to be."""
@@ -102,38 +120,52 @@ class ForeignPuts:
             return any(not who.startswith(LINK) for who, _ in self._state.patterns.wanting(name))
         return any(not who.startswith(LINK) for who in topic.subscriptions)
 
-    def _take_on(self, topic: Topic, publisher: int, put: ForeignPut, batch: Batch | None, now: Now) -> Took:
-        state = self._state
-        writer = self._puts.writer_of(topic, publisher, now)
-        last = writer.kept[-1] if writer.kept else None
+    def _plan(self, topic: Topic | None, put: ForeignPut, batch: Batch | None, now: Now) -> _Plan:
+        """Return what becomes of a batch that somebody here reads; refuse it where there is no room for it."""
+        publisher = self._puts.find_publisher(LINK + put.store)
+        seen = self._puts.check_publisher(publisher, now) if publisher is not None else None
+        if topic is None:
+            self._puts.check_new_topic(publisher is None)
+        writer = None
+        if topic is not None and publisher is not None:
+            writer = self._puts.writer_of(topic, publisher, now)
+        last = writer.kept[-1] if writer is not None and writer.kept else None
         if last is not None and put.topic < last.checksum:
-            return Took.FORGED  # of a topic that is gone there
+            return _Plan(Took.FORGED, seen)  # of a topic that is gone there
         position = last.messages_total if last is not None and last.checksum == put.topic else None
         if position is not None and position >= put.stop:
-            state.counters["link_repeated"] += 1
-            self._done(put, position)
-            return Took.DONE
+            return _Plan(Took.DONE, seen, position)
         if not put.is_start and (position is None or not put.since <= position <= put.first_offset):
-            return Took.AGAIN
-        code = 0
-        size = max(len(batch.raw), batch.plain_bytes if batch.is_compressed else 0) if batch is not None else 0
-        if batch is not None and size > (most := self._puts.max_batch_bytes(topic)):
-            code = Code.TOO_LARGE
-            text = f"a batch of {size} bytes for {to_text(put.name)} came over a link; it takes {most}"
-            state.notices.trouble(code, f"{text}. It is left out: have max_batch_bytes alike on linked brokers")
-            state.counters["link_left_out"] += batch.count
-        elif batch is not None:
-            below = check_room(state, topic, len(batch.raw))
-            if below:
-                trim(state, topic, below)
-        self._store(topic, writer, publisher, put, None if code else batch, now, code)
-        self._done(put, put.stop)
-        return Took.DONE
+            return _Plan(Took.AGAIN, seen)
+        plan = _Plan(Took.DONE, seen, None, publisher, topic, batch)
+        if batch is None:
+            return plan
+        size = max(len(batch.raw), batch.plain_bytes if batch.is_compressed else 0)
+        if size > self._puts.max_batch_bytes(topic):
+            return plan._replace(too_large_bytes=size)
+        try:
+            rows = (publisher is None) + (topic is None)
+            if not self._state.has_room(len(batch.raw) + rows * ROW_BYTES):
+                raise disk_full(NOT_TAKEN)
+            return plan._replace(trim_below=check_room(self._state, topic, len(batch.raw)) if topic is not None else 0)
+        except Refused as refused:
+            refused.seen = seen
+            raise
 
-    def _store(
-        self, topic: Topic, writer: Writer, publisher: int, put: ForeignPut, batch: Batch | None, now: Now, code: int
-    ) -> None:
-        state = self._state
+    def _store(self, plan: _Plan, put: ForeignPut, now: Now) -> None:
+        """Store a batch, or that it was left out or may not come, with all that it needs."""
+        state, batch, code = self._state, plan.batch, 0
+        publisher, topic = plan.publisher, plan.topic
+        if publisher is None:
+            publisher = self._puts.add_publisher(LINK + put.store, now)
+        if topic is None:
+            topic = self._puts.make_topic(put.name, now)
+        if plan.trim_below:
+            trim(state, topic, plan.trim_below)
+        if batch is not None and plan.too_large_bytes:
+            code = self._leave_out(topic, batch, plan.too_large_bytes)
+            batch = None
+        writer = self._puts.writer_of(topic, publisher, now)
         first_offset, committed_at_us = topic.next_offset, max(topic.last_commit_us, now.unix_us)
         if batch is not None:
             expires_at_us = now.unix_us + 1000 * put.ttl_ms if put.ttl_ms else 0
@@ -151,6 +183,16 @@ class ForeignPuts:
         writer.seen_s = now.monotonic_s
         state.open.changes.receipts.append(receipt)
 
+    def _leave_out(self, topic: Topic, batch: Batch, size: int) -> Code:
+        """Tell of a batch that is larger than a topic takes; return why it is not stored."""
+        most = self._puts.max_batch_bytes(topic)
+        text = f"a batch of {size} bytes for {to_text(topic.name)} came over a link; it takes {most}"
+        self._state.notices.trouble(
+            Code.TOO_LARGE, f"{text}. It is left out: have max_batch_bytes alike on linked brokers"
+        )
+        self._state.counters["link_left_out"] += batch.count
+        return Code.TOO_LARGE
+
     def _done(self, put: ForeignPut, position: int) -> None:
         """Have it told that all up to a position is on disk, once it is."""
         state = self._state
@@ -159,13 +201,3 @@ class ForeignPuts:
             state.open.on_durable.append(done)
         else:
             state.foreign_done.append(done)
-
-    def _publisher(self, put: ForeignPut, now: Now) -> int:
-        """Return the publisher that stands for an origin."""
-        nonce = LINK + put.store
-        known = self._puts.find_publisher(nonce)
-        if known is None:
-            return self._puts.add_publisher(nonce, now)
-        seen = self._puts.check_publisher(known, now)
-        self._state.note_publisher(seen)
-        return known

@@ -411,7 +411,7 @@ class Patterns:
         wanted = any(each == subscriber for each, _ in self._state.patterns.wanting(name))
         wanted = wanted or name in self._state.link_topics.get(subscriber, ())
         if topic and subscription and not wanted:
-            self._subscriptions.end(topic, subscription, "the subscription to the pattern was ended")
+            self._subscriptions.end(topic, subscription, "the subscription to the pattern was ended", now)
         return True
 
     def _end(self, key: PatternKey) -> None:

@@ -14,6 +14,7 @@ from clarion.broker.engine.state import PutTaken, Registered, State
 from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, find_unless_deleted
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
+from clarion.model.ids import stamp_from_unix_us
 from clarion.model.names import LINK, is_pattern, to_text
 from clarion.model.options import PLAIN_SETTINGS
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, made
@@ -423,7 +424,8 @@ class Puts:
 
     def _check_skew(self, batch: Batch, now: Now) -> None:
         """Note, to be told with the answer, by how much the stamp of a batch is off (document 3.2 of tracking)."""
-        correction = correction_of(batch.stamp, now.unix_us / 1e6, self._state.limits.tracking_skew_s)
+        right = stamp_from_unix_us(now.unix_us)
+        correction = correction_of(batch.stamp, right, self._state.limits.tracking_skew_s)
         if correction:
             self._state.skews[batch.publisher] = (batch.stamp, correction)
 

@@ -125,10 +125,10 @@ class Retention:
         if topic is None or topic.deleted:
             return
         for subscription in [sub for sub in topic.subscriptions.values() if self._has_expired(topic, sub, now)]:
-            self._subscriptions.end(topic, subscription, "the subscription was not used for as long as it may be")
+            self._subscriptions.end(topic, subscription, "the subscription was not used for as long as it may be", now)
             self._state.counters["subscriptions_expired"] += 1
         if now.monotonic_s - topic.touched_s > _UNUSED_S:
-            self._subscriptions.leave(topic)
+            self._subscriptions.leave(topic, now)
         if topic.settings.ttl_s:
             self._skip_expired(topic, now)
         self.trim(topic, now)

@@ -37,7 +37,7 @@ from clarion.store.port import (
     made,
 )
 from clarion.wire import bodies
-from clarion.wire.batch import Batch
+from clarion.wire.batch import Batch, key_of
 from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Buffer
 
@@ -47,6 +47,7 @@ _NOT_DECIDED = RETRIED | {Code.STALE}  # the same request may be done later
 _encode = msgspec.msgpack.Encoder().encode
 _NOTED_WITHIN_S = 0.01
 _CROWDED_S = 0.1
+_KEYS_READ = 16_384
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
 
 
@@ -199,6 +200,8 @@ class Delayed(NamedTuple):
     """Messages that are held back will be due."""
 
     due_us: int
+    topic: Topic
+    key: tuple[int, int]
 
 
 class DelaysReleased(NamedTuple):
@@ -233,6 +236,7 @@ class Group:
     patient: int = 0  # of those that are answered then, who can wait a moment for other changes to go with
     patient_until_s: float = inf
     commit: Commit = field(default_factory=Commit)
+    notes_first: bool = False  # what is noted of where batches went is saved before: with this the log may lose it
 
     @property
     def can_wait(self) -> bool:
@@ -263,6 +267,34 @@ class Group:
         return key in self.dirty or subscription.topic in self.cursors.get(subscription.name, ())
 
 
+class KeysRead:
+    """The keys of batches that were read from the store lately: who acks them soon need not have them read again."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int], tuple[int, int, int]] = {}  # by topic and first offset: end, who, stamp
+
+    def remember(self, topic: int, batches: Iterable[StoredBatch]) -> None:
+        """Remember some; the oldest go."""
+        found = self._found
+        for batch in batches:
+            found[topic, batch.first_offset] = (batch.first_offset + batch.count, *key_of(batch.data))
+        while len(found) > _KEYS_READ:
+            del found[next(iter(found))]
+
+    def ending_in(self, topic: int, before: int, after: int) -> list[tuple[int, int]] | None:
+        """Return the keys of the batches from one offset on that end at another or before; None where some are not
+        known."""
+        keys = []
+        while before < after:
+            known = self._found.get((topic, before))
+            if known is None:
+                return None
+            before, who, stamp = known
+            if before <= after:
+                keys.append((who, stamp))
+        return keys
+
+
 class State:
     """Everything the engine knows; what is not durable can be dropped and read again from the store."""
 
@@ -280,6 +312,7 @@ class State:
         self.foreign_done: list[ForeignDone] = []  # to be told to their origins
         self._unloaded_at_s = 0.0
         self.free_bytes = store.free_bytes()
+        self.keys_read: KeysRead | None = None
         self.forget_all()
 
     def forget_all(self) -> None:

@@ -163,7 +163,7 @@ class Subscriptions:
 
     def unsubscribe(self, reply_to: ReplyTo, plan: tuple[Topic, Subscription], now: Now) -> None:
         """End a subscription; what only it still needed may go."""
-        self.end(*plan, "the subscription was ended")
+        self.end(*plan, "the subscription was ended", now)
         self._state.reply_when_durable(reply_to, Kind.ACK, bodies.Done())
 
     # Topics come with the first who needs them, and the subscriptions by pattern with them.
@@ -185,22 +185,23 @@ class Subscriptions:
                     self.add(topic, subscriber, 0, options, now, state.patterns.consumer_of(subscriber, name))
         return topic
 
-    def delete_topic(self, topic: Topic) -> None:
+    def delete_topic(self, topic: Topic, now: Now) -> None:
         """Forget a topic with all that is its own, with the open group; its name stays taken until that is on disk."""
         state = self._state
         topic.deleted = True
         for subscription in list(topic.subscriptions.values()):
-            self.end(topic, subscription, f"topic {to_text(topic.name)} was deleted")
+            self.end(topic, subscription, f"topic {to_text(topic.name)} was deleted", now)
         state.open.changes.gone_topics.add(topic.number)
+        state.open.notes_first = True
         state.open.on_durable.append(TopicDeleted(topic))
         state.changed(topic)
         state.read_topics.discard(topic)
         state.counters["topics_deleted"] += 1
 
-    def leave(self, topic: Topic) -> None:
+    def leave(self, topic: Topic, now: Now) -> None:
         """Delete a topic that was to go with its last subscription."""
         if topic.settings.temporary and not topic.subscriptions and not topic.deleted:
-            self.delete_topic(topic)
+            self.delete_topic(topic, now)
 
     def add(
         self, topic: Topic, name: bytes, cursor: int, options: SubscriptionOptions, now: Now, nonce: bytes = b""
@@ -217,14 +218,16 @@ class Subscriptions:
         state.open.on_durable.append(SubscriptionChanged(topic, name, is_there=True))
         self.changed(topic, made)
         self._tracks.attached(topic, name, cursor, now)
+        state.open.notes_first = True
         state.counters["subscribed"] += 1
         return made
 
-    def end(self, topic: Topic, subscription: Subscription, text: str) -> None:
+    def end(self, topic: Topic, subscription: Subscription, text: str, now: Now) -> None:
         """End a subscription, and tell who waits with it why."""
         state = self._state
         state.tell_sessions(topic)
-        self._tracks.detached(topic, subscription)
+        self._tracks.detached(topic, subscription, now)
+        state.open.notes_first = True
         topic.fetched_by = (-1, [])
         del topic.subscriptions[subscription.name]
         key = (topic.number, subscription.name)
@@ -238,7 +241,7 @@ class Subscriptions:
         state.read_topics.add(topic)
         self.turn_away(topic, subscription, Refused(Code.NOT_SUBSCRIBED, text))
         state.counters["unsubscribed"] += 1
-        self.leave(topic)
+        self.leave(topic, now)
 
     def start_of(self, topic: Topic, start: str, at: int) -> int:
         """Return the offset that a start means; refuse where there is none."""
@@ -557,7 +560,8 @@ class Subscriptions:
 
     def move(self, topic: Topic, subscription: Subscription, cursor: int, nonce: bytes) -> None:
         """Have a subscription begin anew elsewhere, for new consumers."""
-        self._tracks.left(topic, subscription)
+        self._tracks.moves(topic, subscription, cursor)
+        self._state.open.notes_first = True
         self.forget_returned(topic, subscription)
         self.turn_away(topic, subscription, Refused(Code.MOVED, moved(topic, subscription)))
         subscription.move_to(cursor, nonce, self._state.draw())

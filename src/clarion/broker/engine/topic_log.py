@@ -27,6 +27,8 @@ def read_batches(state: State, topic: Topic, position: int, max_messages: int, m
     if place is None:
         state.counters["store_reads"] += 1
         stored = state.store.batches(topic.number, position, max_messages, max_bytes)
+        if state.keys_read is not None:
+            state.keys_read.remember(topic.number, stored)
         # The group in flight may be in the store already: until its commit is told, it is not to be seen.
         return [batch for batch in stored if batch.first_offset < topic.visible_end]
     found: list[StoredBatch] = []

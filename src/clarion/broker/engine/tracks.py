@@ -3,33 +3,49 @@ and, while a batch is in the log, who is still to get it.
 
 A batch is noted once for each, by its key. A subscriber has it when its last message is acked; messages of it that it
 went past are noted beside that. Notes are saved a moment later, with how far they go; after a crash what is missing is
-noted again from the log. So nothing is let go of that the saved notes do not have yet.
+noted again from the log. So nothing is let go of that the saved notes do not have yet, and a commit after which the
+log would not tell any more (a subscription ends or moves, a topic is deleted or purged) waits until they are saved.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import NamedTuple
 
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import State
-from clarion.broker.engine.topic_log import UNREAD, count_unread, read_batches
+from clarion.broker.engine.state import KeysRead, State
+from clarion.broker.engine.topic_log import UNREAD, count_unread, has_expired, read_batches
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.ids import MessageId, stamp_to_unix_s
 from clarion.model.names import DEAD_READER, LINK
+from clarion.model.options import TRIM
+from clarion.model.ranges import AckedRanges
 from clarion.store.port import StoredBatch
-from clarion.tracking.paths import Held
+from clarion.tracking.paths import NOT_FOUND, Held
 from clarion.tracking.tracker import Claim, HistoryName, Tracker, Unsaved
-from clarion.wire.batch import key_of
+from clarion.wire.batch import first_counter_of, key_of
 from clarion.wire.frames import Buffer
 
 _MARGIN_US = 180 * 1_000_000  # by which commit times of different topics may be out of order
 _TOPICS_AT_ONCE = 1000
+_NOTED_AT_ONCE = 30_000  # numbers, three for each
 _READ_MESSAGES, _READ_BYTES = 1 << 20, 4 * 2**20
 _SKIPPED_MESSAGES = 10_000  # of a range that was gone past at once, all of whose batches are looked at
-_COMMITTED_BEFORE_US = 5_000_000  # its stamp a batch may seem to be, clocks being what they are
-_LOOKED_FOR_BYTES = 8 * 2**20  # of a topic's log, in which a batch is looked for
+# By how much before its stamp a batch may seem to be committed: by clocks that are held near the broker's, or by any.
+_COMMITTED_BEFORE_US = (300_000, 60_000_000)
+_LOOKED_FOR_BYTES = 32 * 2**20  # of a topic's log, in which a batch is looked for from each of these times on
+_FIRST_OFFSET = attrgetter("first_offset")
 _TOLD_WAITING = 1000  # subscribers that are still to get a batch, and are told by name
+
+
+class Begun(NamedTuple):
+    """What was done at a start: how many batches were noted again, and whether saved notes are of a time before: others
+    are missing that the log does not have any more."""
+
+    noted: int
+    is_behind: bool
 
 
 class Tracks:
@@ -43,10 +59,13 @@ class Tracks:
         self._topics: dict[tuple[int, bytes], int] = {}  # the same, by origin and topic
         self._noted: set[Topic] = set()  # since notes were taken last
         self._saving: dict[Topic, int] = {}  # by topic: below which nobody needs it when what was taken is saved
-        self._latest_us = 0  # commit time of what was noted
+        self._latest_us = self._told_us = 0  # commit time of what was noted, and of that the last that was taken
+        # By topic and subscriber, until it is beyond the batch: what of it was gone past without being had.
+        self._gone_past: dict[tuple[int, bytes], AckedRanges] = {}
+        state.keys_read = None if tracker is None else KeysRead()
         self._is_saving = False
         self.round = 1  # what is noted now is saved with this round …
-        self.saved_round = 0  # … once this is as high
+        self._saved_round = 0 if tracker is not None else 1  # … once this is as high
 
     def _number(self, kind: str, origin: int, via: int = 0, name: bytes = b"") -> int:
         assert self.tracker is not None
@@ -59,7 +78,9 @@ class Tracks:
         tracker, own = self.tracker, self._state.identity.broker
         if tracker is None:
             return
-        note, published, topics = tracker.note, self._published, self._topics
+        published, topics = self._published, self._topics
+        notes: list[int] = []
+        last: Topic | None = None
         for topic, batch in shown:
             data = batch.data
             if not data:  # it was staged
@@ -69,14 +90,25 @@ class Tracks:
                 who, stamp = key_of(data)
                 origin = who >> 32
                 if origin == own:
-                    note(published, who, stamp)
+                    notes += (published, who, stamp)
                 if not topic.settings.temporary:  # of which there may be ever more
                     number = topics.get((origin, topic.name))
                     if number is None:
                         number = topics[origin, topic.name] = self._number("topic", origin, name=topic.name)
-                    note(number, who, stamp)
-            self._mark(topic)
+                    notes += (number, who, stamp)
+            if topic is not last:
+                self._mark(topic)
+                last = topic
             self._latest_us = batch.committed_at_us
+        tracker.note_all(notes)
+
+    def held_back(self, topic: Topic, key: tuple[int, int]) -> None:
+        """Note a batch that was put here, and appears later."""
+        origin = key[0] >> 32
+        if self.tracker is not None and origin == self._state.identity.broker:
+            self.tracker.note(self._published, *key)
+            if not topic.settings.temporary:
+                self.tracker.note(self._number("topic", origin, name=topic.name), *key)
 
     def _mark(self, topic: Topic) -> None:
         topic.is_noted = True
@@ -92,8 +124,11 @@ class Tracks:
         """Note the batches that a subscriber has now, its cursor having moved by its acks."""
         if self.tracker is None or _is_ours(subscription.name):
             return
-        for batch in self._ending_in(topic, before, subscription.acked.cursor):
-            self._note_received(subscription.name, batch)
+        name, cursor = subscription.name, subscription.acked.cursor
+        if self._gone_past and (topic.number, name) in self._gone_past:
+            self._note_ended(topic, name, self._read(topic, before, cursor), before, cursor)
+        else:
+            self._note_received(name, self._ending_in(topic, before, cursor))
         self._moved(topic, subscription)
 
     def _moved(self, topic: Topic, subscription: Subscription) -> None:
@@ -104,13 +139,13 @@ class Tracks:
     def skipped(
         self, topic: Topic, subscription: Subscription, skipped: tuple[int, int], before: int, batch: StoredBatch | None
     ) -> None:
-        """Note that a subscriber went past messages without having had them, and the batches that it has now, if its
-        cursor moved by that; `batch` is given where it is not committed yet.
+        """Note that a subscriber went past messages without having had them, and what it has of batches that end there,
+        if its cursor moved by that; `batch` is given where it is not committed yet.
 
         Of a long range only the ends are looked at: it is let go of, and nobody will claim what is between."""
         if self.tracker is None or _is_ours(subscription.name):
             return
-        start, stop = skipped
+        name, (start, stop) = subscription.name, skipped
         if batch is not None:
             touched = [batch]
         elif stop - start <= _SKIPPED_MESSAGES:
@@ -118,14 +153,38 @@ class Tracks:
         else:
             touched = [*self._read(topic, start, start + 1), *self._read(topic, stop - 1, stop)]
         for each in touched:
-            self._note_part("skipped", subscription.name, each, start, stop)
-        after = subscription.acked.cursor
-        if after > before:
-            behind = self._ending_in(topic, max(before, stop), after)
-            for each in [*(each for each in touched if each.first_offset < start), *behind]:
-                if before < each.first_offset + each.count <= after:
-                    self._note_received(subscription.name, each)
+            self._note_part("skipped", name, each, start, stop)
+        self._gone_past.setdefault((topic.number, name), AckedRanges()).add(start, stop)
+        cursor = subscription.acked.cursor
+        if cursor > before:
+            beyond = self._read(topic, max(before, stop), cursor)
+            batches = {each.first_offset: each for each in (*touched, *beyond)}
+            self._note_ended(topic, name, batches.values(), before, cursor)
         self._moved(topic, subscription)
+
+    def _note_ended(self, topic: Topic, name: bytes, batches: Iterable[StoredBatch], before: int, cursor: int) -> None:
+        """Note what a subscriber has of batches that end with what it did now, but for what it went past."""
+        key, begins = (topic.number, name), cursor
+        for batch in batches:
+            end = batch.first_offset + batch.count
+            if before < end <= cursor:
+                self._note_had(topic, name, batch, batch.first_offset, end)
+            elif batch.first_offset < cursor < end:
+                begins = batch.first_offset
+        past = self._gone_past[key]
+        past.add(0, begins)  # which nobody asks about any more
+        if not len(past) and past.cursor <= begins:
+            del self._gone_past[key]
+
+    def _note_had(self, topic: Topic, name: bytes, batch: StoredBatch, start: int, stop: int) -> None:
+        """Note which messages of a batch, of these, a subscriber has: all but those that it went past."""
+        past = self._gone_past.get((topic.number, name))
+        had = [(start, stop)] if past is None else past.unacked(start, stop)
+        if had == [(batch.first_offset, batch.first_offset + batch.count)]:
+            self._note_received(name, [key_of(batch.data)])
+        else:
+            for first, last in had:
+                self._note_part("subscriber", name, batch, first, last)
 
     def _note_part(self, kind: str, subscriber: bytes, batch: StoredBatch, start: int, stop: int) -> None:
         """Note of which messages of a batch, by their offsets, something is true."""
@@ -134,16 +193,26 @@ class Tracks:
         low, high = max(start, first) - first, min(stop, first + batch.count) - first
         if low < high:
             who, stamp = key_of(batch.data)
+            since = first_counter_of(batch.data)
+            low, high = low + since, high + since
             self.tracker.note_part(self._number(kind, who >> 32, name=subscriber), who, stamp, low, high)
 
-    def _note_received(self, subscriber: bytes, batch: StoredBatch) -> None:
+    def _note_received(self, subscriber: bytes, batches: Iterable[tuple[int, int]]) -> None:
         assert self.tracker is not None
-        who, stamp = key_of(batch.data)
-        key = (who >> 32, subscriber)
-        number = self._subscribers.get(key)
-        if number is None:
-            number = self._subscribers[key] = self._number("subscriber", key[0], name=subscriber)
-        self.tracker.note(number, who, stamp)
+        notes: list[int] = []
+        origin = number = -1
+        for who, stamp in batches:
+            if who >> 32 != origin:
+                origin = who >> 32
+                number = self._subscribers.get((origin, subscriber), -1)
+                if number < 0:
+                    number = self._number("subscriber", origin, name=subscriber)
+                    self._subscribers[origin, subscriber] = number
+            notes += (number, who, stamp)
+            if len(notes) > _NOTED_AT_ONCE:
+                self.tracker.note_all(notes)
+                notes = []
+        self.tracker.note_all(notes)
 
     def attached(self, topic: Topic, name: bytes, cursor: int, now: Now) -> None:
         """Note that somebody subscribes from an offset on."""
@@ -154,41 +223,62 @@ class Tracks:
         if topic.first_offset < cursor < topic.visible_end:  # perhaps in the middle of a batch
             for batch in self._read(topic, cursor, cursor + 1):
                 self._note_part("skipped", name, batch, batch.first_offset, cursor)
+                self._gone_past[topic.number, name] = AckedRanges(cursor)
 
-    def detached(self, topic: Topic, subscription: Subscription) -> None:
+    def detached(self, topic: Topic, subscription: Subscription, now: Now) -> None:
         """Note that somebody subscribes no longer."""
         if self.tracker is not None and not _is_ours(subscription.name):
-            self.left(topic, subscription)
+            self._left(topic, subscription)
             cursor = subscription.acked.cursor
-            self.tracker.detached(subscription.name, topic.name, cursor, self._latest_us)
+            self.tracker.detached(subscription.name, topic.name, cursor, now.unix_us)
+            self._gone_past.pop((topic.number, subscription.name), None)
+            self._mark(topic)
 
-    def left(self, topic: Topic, subscription: Subscription) -> None:
-        """Note what a subscriber has of batches that it has not all of: it goes away, or on elsewhere."""
-        tracker, acked = self.tracker, subscription.acked
-        if tracker is None or _is_ours(subscription.name):
+    def moves(self, topic: Topic, subscription: Subscription, to: int) -> None:
+        """Note what a subscriber has, and what it goes past, before it goes on at another offset."""
+        if self.tracker is None or _is_ours(subscription.name):
             return
-        for start, stop in [(acked.cursor - 1, acked.cursor), *acked] if acked.cursor else acked:
-            for batch in self._read(topic, start, stop):
-                first, end = batch.first_offset, batch.first_offset + batch.count
-                have = (first, acked.cursor) if start < acked.cursor else (start, min(stop, end))
-                if end > have[1] or have[0] > first:
-                    self._note_part("subscriber", subscription.name, batch, *have)
-                else:
-                    self._note_received(subscription.name, batch)
+        self._left(topic, subscription)
+        for start, stop in subscription.acked.unacked(subscription.acked.cursor, to):
+            ends = [(start, stop)] if stop - start <= _SKIPPED_MESSAGES else [(start, start + 1), (stop - 1, stop)]
+            for first, last in ends:
+                for batch in self._read(topic, first, last):
+                    self._note_part("skipped", subscription.name, batch, start, stop)
+        self._gone_past[topic.number, subscription.name] = AckedRanges(to)
+        self.tracker.received_up_to(subscription.name, topic.name, to)
+        self._mark(topic)
 
-    def _ending_in(self, topic: Topic, before: int, after: int) -> Iterable[StoredBatch]:
-        """Return the batches whose last message is at or above one offset and below another."""
+    def _left(self, topic: Topic, subscription: Subscription) -> None:
+        """Note what a subscriber has of batches that it has not all of."""
+        name, cursor = subscription.name, subscription.acked.cursor
+        for batch in self._read(topic, cursor - 1, cursor) if cursor > topic.first_offset else ():
+            if cursor < batch.first_offset + batch.count:
+                self._note_had(topic, name, batch, batch.first_offset, cursor)
+        for start, stop in subscription.acked:
+            for batch in self._read(topic, start, stop):
+                end = batch.first_offset + batch.count
+                self._note_had(topic, name, batch, max(start, batch.first_offset), min(stop, end))
+
+    def _ending_in(self, topic: Topic, before: int, after: int) -> Iterable[tuple[int, int]]:
+        """Return the keys of batches whose last message is at or above one offset and below another."""
         recent = topic.recent
         if recent and recent[0].first_offset <= before:
-            place = bisect_right(recent, before, key=_first_offset) - 1
             found = []
-            while place < len(recent) and (end := recent[place].first_offset + recent[place].count) <= after:
+            for place in range(bisect_right(recent, before, key=_FIRST_OFFSET) - 1, len(recent)):
+                batch = recent[place]
+                end = batch.first_offset + batch.count
+                if end > after:
+                    break
                 if end > before:
-                    found.append(recent[place])
-                place += 1
+                    found.append(key_of(batch.data))
             return found
+        known = self._state.keys_read.ending_in(topic.number, before, after) if self._state.keys_read else None
+        if known is not None:
+            return known
         return (
-            batch for batch in self._read(topic, before, after) if before < batch.first_offset + batch.count <= after
+            key_of(batch.data)
+            for batch in self._read(topic, before, after)
+            if before < batch.first_offset + batch.count <= after
         )
 
     def _read(self, topic: Topic, start: int, stop: int) -> Iterator[StoredBatch]:
@@ -206,38 +296,46 @@ class Tracks:
     # Who is still to get it.
 
     def held(self, message: MessageId, claims: Iterable[Claim], now: Now) -> list[Held]:
-        """Return where in the log a message is, on the topics that are claimed to have it, and who is to get it; topics
-        that do not have it any more, or have it where it is not found quickly, are left out."""
+        """Return where in the log a message is, on the topics that are claimed to have it, and who is to get it; or,
+        where it is not found quickly and somebody has not read all there is, that it may be there."""
         found = []
         for topic_name in [claim.history.name for claim in claims if claim.history.kind == "topic"]:
             topic = self._state.find_topic(topic_name, now.monotonic_s)
-            batch = self._find(topic, message) if topic is not None else None
-            if topic is None or batch is None or message.counter >= batch.count:
+            if topic is None:
                 continue
-            offset = batch.first_offset + message.counter
+            batch, is_all = self._find(topic, message)
+            if batch is None:
+                is_unread = not is_all and topic.slowest_cursor() < topic.visible_end
+                if is_unread or self._state.store.staged_totals(topic.number)[0]:
+                    found.append(Held(topic_name, NOT_FOUND, 0))
+                continue
+            offset = batch.first_offset + message.counter - first_counter_of(batch.data)
             waiting, received = [], []
             for name, subscription in topic.subscriptions.items():
                 if offset not in subscription.acked:
                     waiting.append((name, offset - subscription.acked.cursor))
-                elif offset >= subscription.acked.cursor:  # so it is not noted yet that this one has it
-                    received.append(name)
+                elif batch.first_offset + batch.count > subscription.acked.cursor:  # so that is not noted yet
+                    past = self._gone_past.get((topic.number, name))
+                    if past is None or offset not in past:
+                        received.append(name)
             told = Held(topic_name, offset, batch.committed_at_us, tuple(waiting[:_TOLD_WAITING]), len(waiting))
             found.append(told._replace(received=tuple(received[:_TOLD_WAITING])))
         return found
 
-    def _find(self, topic: Topic, message: MessageId) -> StoredBatch | None:
-        """Return the batch of a message, if it is not far from where it is to be expected."""
-        key = (message.broker << 32 | message.publisher, message.stamp)
-        since_us = int(stamp_to_unix_s(message.stamp) * 1e6) - _COMMITTED_BEFORE_US
-        at = self._state.store.offset_at(topic.number, since_us)
-        left = _LOOKED_FOR_BYTES
-        for batch in self._read(topic, at, topic.visible_end) if at is not None else ():
-            if key_of(batch.data) == key:
-                return batch
-            left -= len(batch.data)
-            if left < 0:
-                break
-        return None
+    def _find(self, topic: Topic, message: MessageId) -> tuple[StoredBatch | None, bool]:
+        """Return the batch of a message, if it is not far from where it is to be expected; and whether all was looked
+        at where it may be."""
+        stamped_us = int(stamp_to_unix_s(message.stamp) * 1e6)
+        for before_us in _COMMITTED_BEFORE_US:
+            at, left = self._state.store.offset_at(topic.number, stamped_us - before_us), _LOOKED_FOR_BYTES
+            for batch in self._read(topic, at, topic.visible_end) if at is not None else ():
+                place = message.counter - first_counter_of(batch.data)  # it may be a part of what was put together
+                if key_of(batch.data) == message.batch_key and 0 <= place < batch.count:
+                    return batch, True
+                left -= len(batch.data)
+                if left < 0:
+                    return None, False
+        return None, True
 
     # What is saved, and what may go.
 
@@ -245,18 +343,23 @@ class Tracks:
         """Return below which offset a topic may let go of what was read: what is noted since is not saved yet."""
         return min(below, topic.tracked_below) if topic.is_noted else below
 
+    def is_saved(self, number: int) -> bool:
+        """Return whether what was noted in a round is saved; where nothing is noted, there is nothing to be saved."""
+        return number <= self._saved_round
+
     def take(self) -> Unsaved | None:
         """Return what is to be saved, if anything, and nothing is being saved."""
         tracker = self.tracker
         if tracker is None or self._is_saving:
             return None
-        if self._latest_us:
+        if self._latest_us != self._told_us:  # clocks go back, too
+            self._told_us = self._latest_us
             tracker.published_up_to(self._latest_us)
         unsaved = tracker.take()
+        self.round += 1
         if unsaved is None:
-            self.saved_round = self.round  # there is nothing of it
+            self._saved_round = self.round - 1  # there is nothing of it
         else:
-            self.round += 1
             self._is_saving = True
             self._saving = {topic: topic.slowest_cursor() for topic in self._noted}
             self._noted = set()
@@ -267,7 +370,7 @@ class Tracks:
         assert self.tracker is not None
         self.tracker.saved()
         self._is_saving = False
-        self.saved_round = self.round - 1
+        self._saved_round = self.round - 1
         for topic, below in self._saving.items():
             topic.tracked_below = max(topic.tracked_below, below)
             topic.is_noted = topic in self._noted
@@ -283,17 +386,23 @@ class Tracks:
         self._noted |= self._saving.keys()
         self._saving = {}
 
+    def release(self) -> None:
+        """Have nobody wait for what is noted, as it cannot be saved; it is kept, and saved when that is possible."""
+        self._saved_round = self.round
+
     def give_up(self) -> None:
         """Note nothing any more: it cannot be saved."""
         for topic in self._noted | self._saving.keys():
             topic.is_noted = False
         self.tracker, self._noted, self._saving = None, set(), {}
-        self.saved_round = self.round
+        self._state.keys_read, self._is_saving = None, False
+        self._saved_round = self.round
 
     # After a crash, and after a commit that failed.
 
     def forget_topics(self) -> None:
-        """Go on with topics as they are read from the store again."""
+        """Go on with topics, and positions in them, as they are read from the store again."""
+        self._gone_past = {}
         before = {**self._saving, **dict.fromkeys(self._noted, 0)}
         saving, self._saving, self._noted = self._saving, {}, set()
         for topic in before:
@@ -303,38 +412,63 @@ class Tracks:
                 self._mark(again)
                 if topic in saving:
                     self._saving[again] = saving[topic]
+                assert self.tracker is not None
+                for name, subscription in again.subscriptions.items():
+                    if not _is_ours(name):  # it may be noted that one ended, or is further on
+                        self.tracker.attached(name, topic.name, subscription.acked.cursor, self._latest_us)
+                        self.tracker.received_up_to(name, topic.name, subscription.acked.cursor)
 
-    def begin(self, received: Mapping[tuple[bytes, bytes], int], published_us: int, now: Now) -> int:
-        """Note again what the saved notes do not have; return how many batches that were."""
-        state, noted = self._state, 0
+    def begin(
+        self, received: Mapping[tuple[bytes, bytes], int], published_us: int, now: Now, *, after_gap: bool = False
+    ) -> Begun:
+        """Note again what the saved notes do not have. After a time without tracking, what subscribers did in it is not
+        known: they go on from where they are."""
+        state, noted, is_behind = self._state, 0, False
         if self.tracker is None:
-            return 0
+            return Begun(0, is_behind=False)
+        since_us = max(0, min(published_us, now.unix_us) - _MARGIN_US)
         after = b""
         while page := state.store.topics(after, _TOPICS_AT_ONCE):
             after = page[-1].topic.name
             for row, subscriptions in page:
                 behind = [
-                    (sub.name, received.get((sub.name, row.name)), sub.cursor)
+                    (sub.name, known, sub.cursor)
                     for sub in subscriptions
-                    if not _is_ours(sub.name)
+                    if not _is_ours(sub.name) and (known := received.get((sub.name, row.name))) != sub.cursor
                 ]
-                is_late = row.last_commit_us > published_us - _MARGIN_US and row.next_offset > row.first_offset
-                if not is_late and all(known is not None and known >= cursor for _, known, cursor in behind):
-                    continue
-                topic = state.find_topic(row.name, now.monotonic_s)
+                is_late = row.last_commit_us > since_us and row.next_offset > row.first_offset
+                topic = state.find_topic(row.name, now.monotonic_s) if is_late or behind else None
                 if topic is None:
                     continue
                 topic.tracked_below = topic.first_offset
                 if is_late:
-                    start = state.store.offset_at(row.number, max(0, published_us - _MARGIN_US))
+                    start = state.store.offset_at(row.number, since_us)
                     noted += self._note_put(
                         topic, self._read(topic, row.first_offset if start is None else start, topic.visible_end)
                     )
                 for name, known, cursor in behind:
-                    if known is None:  # from before anything was tracked
+                    if known is None:  # from before anything was tracked, or it could not be saved
+                        is_behind |= bool(published_us or received)
                         self.tracker.attached(name, topic.name, cursor, now.unix_us)
-                    self._note_acked(topic, name, known, cursor)
-        return noted
+                    elif known < cursor and not after_gap:
+                        is_behind |= known < topic.first_offset and topic.settings.at_bound != TRIM
+                        is_behind |= not self._note_again(topic, name, max(known, topic.first_offset), cursor, now)
+                    elif known > cursor:  # of a seek that never came to be; what it acked since may not be noted
+                        is_behind = True
+                    self.tracker.received_up_to(name, topic.name, cursor)
+                    self._mark(topic)
+        return Begun(noted, is_behind=is_behind and not after_gap)
+
+    def _note_again(self, topic: Topic, name: bytes, before: int, cursor: int, now: Now) -> bool:
+        """Note what a subscriber acked; return whether all is known: of what has expired it may have gone past some."""
+        keys, is_all = [], True
+        for batch in self._read(topic, before, cursor):
+            if has_expired(batch, now):
+                is_all = False
+            elif before < batch.first_offset + batch.count <= cursor:
+                keys.append(key_of(batch.data))
+        self._note_received(name, keys)
+        return is_all
 
     def _note_put(self, topic: Topic, batches: Iterable[StoredBatch]) -> int:
         count = 0
@@ -345,19 +479,7 @@ class Tracks:
             count += 1
         return count
 
-    def _note_acked(self, topic: Topic, name: bytes, known: int | None, cursor: int) -> None:
-        assert self.tracker is not None
-        if known is None or known < cursor:
-            for batch in self._ending_in(topic, max(known or 0, topic.first_offset), cursor):
-                self._note_received(name, batch)
-            self.tracker.received_up_to(name, topic.name, cursor)
-            self._mark(topic)
-
 
 def _is_ours(subscriber: bytes) -> bool:
     """Return whether a subscription is the broker's own: for another broker, or for dead letters."""
     return subscriber.startswith(LINK) or subscriber == DEAD_READER
-
-
-def _first_offset(batch: StoredBatch) -> int:
-    return batch.first_offset

@@ -10,7 +10,6 @@ from clarion.broker.links.neighbourhood import Neighbourhood, Send
 from clarion.broker.links.neighbours import End
 from clarion.broker.links.outbound import Outbound
 from clarion.broker.links.policy import ALL_TOPICS, count_without, is_among, part_for, without_bytes
-from clarion.wire.batch import HEADER_BYTES
 from clarion.wire.frames import Buffer, Kind
 from clarion.wire.link_bodies import CONFIRM, DATA, LinkConfirm, LinkData, LinkPacket, LinkPart, encode
 
@@ -48,11 +47,9 @@ class Carrier:
     def send_confirms(self) -> None:
         """Send confirmations on, by the way that the batches came, once it is saved at this broker that they did: what
         is confirmed to its origin can be traced, though any broker on the way may crash."""
-        tracks = self._engine.tracks
-        saved = tracks.saved_round if tracks.tracker is not None else tracks.round
         confirms, self._confirms = self._confirms, []
         for number, packet in confirms:
-            if number > saved:
+            if not self._engine.tracks.is_saved(number):
                 self._confirms.append((number, packet))
                 continue
             route = packet.route or packet.to
@@ -66,13 +63,13 @@ class Carrier:
     @property
     def waits_for_histories(self) -> bool:
         """Whether something is held until what is noted is saved."""
-        return bool(self._confirms) and self._engine.tracks.tracker is not None
+        return bool(self._confirms) and not self._engine.tracks.is_saved(self._confirms[-1][0])
 
     def note_came(self, data: LinkData, blob: memoryview, via: int) -> None:
         """Have it noted that batches came by a neighbour."""
         at = 0
         for *_, size, _ttl_ms in data.batches:
-            if size >= HEADER_BYTES:
+            if size:
                 self._engine.tracks.came(blob[at : at + size], via)
             at += size
 

@@ -12,6 +12,14 @@ _HOLD_S = 1.0
 _MOST_HELD = 10_000
 
 
+class Origins(NamedTuple):
+    """Which brokers have confirmed a topic, from which offset on, and which not, with why nothing of them comes."""
+
+    confirmed: tuple[tuple[str, int], ...]
+    unconfirmed: tuple[str, ...]
+    reasons: tuple[tuple[str, str], ...]
+
+
 class Held(NamedTuple):
     """An answer to somebody who subscribed, while brokers have not confirmed."""
 
@@ -33,7 +41,8 @@ class HeldAnswers:
             self._asked[peer, request_id] = topic
 
     def hold(self, reply: Reply, now: Now) -> bool:
-        """Return whether an answer is to wait: whoever subscribed is told who has confirmed it, by `take`."""
+        """Hold an answer to who subscribed, until `take` says with it who has confirmed; return False where it is
+        another answer, which is not held."""
         topic = self._asked.pop((reply.peer, reply.request_id), None)
         if topic is None or not isinstance(reply.body, bodies.Subscribed):
             return False
@@ -43,7 +52,7 @@ class HeldAnswers:
     def take(
         self,
         is_answered: Callable[[bytes], bool],
-        origins_of: Callable[[bytes], tuple[tuple[tuple[str, int], ...], tuple[str, ...]]],
+        origins_of: Callable[[bytes], Origins],
         now: Now,
         *,
         all_of_them: bool,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from clarion.broker.engine import Engine, Now
 from clarion.broker.engine.foreign_puts import ForeignPut, Took
 from clarion.broker.links.meter import Meter
-from clarion.broker.links.policy import is_among
+from clarion.broker.links.policy import MOST, is_among
 from clarion.model.names import is_pattern, matches
 from clarion.wire.link_bodies import Interest, InterestDone, LinkConfirm, LinkData, LinkPart
 
@@ -15,6 +16,8 @@ _NAMES_AT_ONCE = 500
 _ASK_AGAIN_S = 1.0
 _NOT_NOW_MS = 500
 _SESSIONS = 1 << 40  # of one start of a broker
+_GONE_AGAIN_S = 60.0  # before the log tells once more of messages that do not come
+_GONE_TOPICS = 10  # of which it tells by name at one time
 _MISSING_AGAIN_S = 0.5  # before the same missing batches are asked for once more
 
 
@@ -34,6 +37,8 @@ class Inbound:
         self.refused: dict[bytes, str] = {}
         self._patterns: set[bytes] = set()  # those among them
         self.messages = self.gone = self.kept_out = 0
+        self._gone_of: dict[bytes, int] = {}  # by topic: messages that are gone, and that is not told yet
+        self._gone_told_s = -inf
         self.way_back: tuple[int, ...] = (broker,)  # by which the last batches came
         self.meter = Meter()
         self._confirmed: dict[int, int] = {}
@@ -147,7 +152,18 @@ class Inbound:
                 self._missing.pop(topic, None)
                 self.messages += count if raw is not None else 0
                 self.kept_out += 0 if raw is not None else count
-                self.gone += gone
+                self.gone = min(self.gone + gone, MOST)  # as it is told, it is a number that fits
+                if gone:
+                    told_as = name if name in self._gone_of or len(self._gone_of) < _GONE_TOPICS else b""
+                    self._gone_of[told_as] = self._gone_of.get(told_as, 0) + gone
+
+    def take_gone(self, now: Now) -> dict[bytes, int]:
+        """Return what the log is to tell of now: topics, and how many messages of them do not come; b"" are others."""
+        if not self._gone_of or now.monotonic_s < self._gone_told_s + _GONE_AGAIN_S:
+            return {}
+        gone, self._gone_of = self._gone_of, {}
+        self._gone_told_s = now.monotonic_s
+        return gone
 
     def _miss(self, topic: int, since: int, now: Now) -> None:
         """Ask for what is missing, once: what was under way behind it is missing, too."""

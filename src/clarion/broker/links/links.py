@@ -9,27 +9,28 @@ again is known by its position.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
 from clarion.broker.engine import Engine, Now, Reply
 from clarion.broker.engine.notices import Notice
 from clarion.broker.links.carrier import Carrier
-from clarion.broker.links.held_answers import HeldAnswers
+from clarion.broker.links.held_answers import HeldAnswers, Origins
 from clarion.broker.links.inbound import Inbound, first_session
 from clarion.broker.links.neighbourhood import HELLO_EVERY_S, Neighbourhood, Send
 from clarion.broker.links.neighbours import End, Port
 from clarion.broker.links.outbound import LinkPeer, Outbound, subscriber_name
+from clarion.broker.links.path_search import Found, Histories, Traces
 from clarion.broker.links.policy import (
     ALL_TOPICS,
     LinkSettings,
     are_sound,
 )
-from clarion.broker.links.traces import Histories, Traces
 from clarion.model.ids import MessageId
-from clarion.model.names import LINK, to_text
+from clarion.model.names import LINK, overlap, to_text
 from clarion.wire import bodies
 from clarion.wire.frames import Buffer, Kind, Request
 from clarion.wire.link_bodies import (
@@ -46,7 +47,6 @@ from clarion.wire.link_bodies import (
     LinkConfirm,
     LinkData,
     LinkPacket,
-    Traced,
     TraceIs,
     decode_contents,
 )
@@ -54,6 +54,7 @@ from clarion.wire.link_bodies import (
 __all__ = ["LinkPeer", "Links", "Send"]
 
 _LOOK_EVERY_S = 1.0
+_REFUSED = "the link is refused (clarion links says why)"
 _ID_BYTES = 16
 _START_BYTES = 8  # of a broker's start, at the beginning of its epochs
 
@@ -82,7 +83,7 @@ class Links:
         self._pass_by_bytes = pass_by_bytes
         self._near = Neighbourhood(engine.identity, name, settings, start, accepts, most_bytes)
         self._carrier = Carrier(engine, self._near)
-        self._traces = Traces(self.broker, name, self._near.graph.announced, self._ask_trace, histories)
+        self._traces = Traces(self.broker, name, self._near.graph.announced, histories)
         self._answers = HeldAnswers()
         self._inbound: dict[int, Inbound] = {}
         self._outbound: dict[int, Outbound] = {}
@@ -93,6 +94,16 @@ class Links:
         self._more = False
         self._hello_at_s = self._look_at_s = -inf
         self._forgotten: set[int] = set()  # and not heard of since
+        if self._follow and not settings:
+            self._near.warn(
+                "`follow` is set, and there are no links: nothing comes here, and nothing can be put, until this broker"
+                " is linked with one that has those topics (clarion up --link URL)"
+            )
+        if accepts == "listed" and not any(each.name for each in settings):
+            self._near.warn(
+                "`accept_links` is listed, and no table [[links]] has a name: no broker may call this one. Name those"
+                " that may, or set it to none if that is meant"
+            )
 
     @property
     def counters(self) -> Counter[str]:
@@ -108,6 +119,11 @@ class Links:
         """Have a link to where a broker should be listening."""
         self._near.ends[port] = End(port, settings, is_dialled=True)
 
+    def is_up(self, port: Port) -> bool:
+        """Return whether there is a link by a connection."""
+        end = self._near.ends.get(port)
+        return end is not None and end.is_up
+
     def take_sends(self) -> list[Send]:
         """Return what is to be sent, in order, and forget it."""
         out, self._near.out = self._near.out, []
@@ -116,6 +132,9 @@ class Links:
     def take_notices(self) -> list[Notice]:
         """Return what the log is to say, and forget it."""
         notices, self._near.notices = self._near.notices, []
+        if self._traces.trouble:
+            notices.append(Notice(logging.ERROR, self._traces.trouble))
+            self._traces.trouble = ""
         return notices
 
     # What comes in.
@@ -134,6 +153,12 @@ class Links:
         elif kind == Kind.LINK_PACKET:
             self._hear_packet(end, body, memoryview(blob or b""), now)
         self._follow_graph(now)
+
+    def was_taken(self, port: Port) -> None:
+        """Take in that something listens where a broker should be."""
+        end = self._near.ends.get(port)
+        if end is not None:
+            end.is_taken = True
 
     def rejected(self, port: Port, text: str, now: Now) -> None:
         """Take in that what is at the other end knows nothing of links."""
@@ -159,6 +184,7 @@ class Links:
             return
         self._changes = self._near.changes
         before, self._reached = self._reached, self._near.reached
+        self._forgotten -= self._reached
         for broker in self._reached:
             inbound, start = self._inbound.get(broker), self._near.graph.announced[broker].start
             if inbound is None:
@@ -210,6 +236,7 @@ class Links:
             if following is None:
                 continue
             if packet.what == INTEREST and not self._accepts_all(following, to):
+                self._near.counters["link_origins_refused"] += 1
                 continue
             carried = LinkPacket(source, tuple(to), (*hops, self.broker), packet.what, packet.contents)
             self._near.out.append(Send(following.port, Kind.LINK_PACKET, carried, (b"",)))
@@ -219,7 +246,6 @@ class Links:
         for origin in origins:
             told = self._near.graph.announced.get(origin)
             if told is None or not end.settings.accepts(origin, told.name):
-                self._near.counters["link_origins_refused"] += 1
                 return False
         return True
 
@@ -245,9 +271,10 @@ class Links:
         elif isinstance(contents, LinkConfirm) and source in self._outbound:
             self._outbound[source].take_confirm(contents, now)
         elif isinstance(contents, AskTrace) and len(contents.message) == _ID_BYTES:
-            self._carrier.send_to(source, TRACE_IS, self._traces.answer(contents, now))
+            self._carrier.send_to(source, TRACE_IS, self._traces.answer(contents, self._not_reached(), now))
         elif isinstance(contents, TraceIs):
             self._traces.take(contents, source, self._reached, now)
+            self._ask_for_paths()
 
     def _start_of(self, broker: int) -> bytes:
         return self._near.graph.announced[broker].start[:_START_BYTES]
@@ -267,7 +294,7 @@ class Links:
         if not isinstance(data, LinkData):
             self._near.counters["link_unreadable"] += 1
             return
-        if not are_sound(data, len(blob)):
+        if not are_sound(data, blob, source):
             self._near.forged(end, f"batches of {told.name} ({source:08x}) that are not what is said of them")
             return
         if end.settings.topics_in != ALL_TOPICS:
@@ -288,11 +315,13 @@ class Links:
             self._hello_at_s = now.monotonic_s + HELLO_EVERY_S
             for inbound in self._inbound.values():
                 inbound.meter.look(inbound.messages, now.monotonic_s)
+                self._tell_gone(inbound, now)
             for outbound in self._outbound.values():
                 outbound.meter.look(outbound.messages, now.monotonic_s)
             self._near.tick(now)
             self._follow_graph(now)
         self._traces.tick(self._reached, now)
+        self._ask_for_paths()
         if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
             self._look_at_s = now.monotonic_s + _LOOK_EVERY_S
             self._pass_by(now)
@@ -322,6 +351,14 @@ class Links:
         for outbound in self._outbound.values():
             outbound.subscribe_again([name for who, name in lost if who == outbound.name], now)
         self._read_all(now)
+
+    def _tell_gone(self, inbound: Inbound, now: Now) -> None:
+        name = self._near.name_of(inbound.broker) or f"{inbound.broker:08x}"
+        for topic, count in inbound.take_gone(now).items():
+            self._near.warn(
+                f"{count} messages of {to_text(topic) if topic else 'other topics'}, put at {name}, were given up there"
+                " and will not come: see link_max_bytes and the bounds of the topic there (its log says which)"
+            )
 
     def _may_want(self, broker: int) -> bool:
         """Return whether messages of a broker may come by the link that they would come by."""
@@ -380,20 +417,24 @@ class Links:
 
     def forget(self, name: str, now: Now) -> str:
         """Keep nothing any more for a broker that will not come back; return why not, or ""."""
+        if name in (self.name, f"{self.broker:08x}"):
+            return f"{name} is this broker, which was asked; ask each of the others to forget it"
         for told in self._near.graph.announced.values():
             if told.broker in self._reached and name in (told.name, f"{told.broker:08x}"):
                 return f"{name} is linked with this broker right now; stop it first"
         ids = {told.broker for told in self._near.graph.announced.values() if name in (told.name, f"{told.broker:08x}")}
+        ids |= {broker for broker, end in self._near.away.items() if end.hello is not None and end.hello.name == name}
         if len(name) == 8 and not ids:  # it may not have been heard of since this broker was started
             try:
                 ids.add(int(name, 16))
             except ValueError:
                 pass
         subscribed = [(broker, topic) for broker in ids for topic in self._subscribed(broker)]
-        if not subscribed:
+        if not subscribed and ids.isdisjoint((*self._known(), *self._near.away)):
             return f"nothing is kept for a broker called {name}; `clarion links` lists those that are known"
         self._forgotten |= ids
         for broker in ids:
+            self._near.away.pop(broker, None)
             self._outbound.pop(broker, None)
             self._engine.link_reads.keep(subscriber_name(broker), set())
         for broker, topic in subscribed:
@@ -406,12 +447,24 @@ class Links:
 
     # Where messages went.
 
-    def trace(self, message: MessageId, done: Callable[[Traced], None], now: Now) -> bool:
-        """Look for the path of a message, and tell it when it is known; return whether there is room for that."""
-        return self._traces.begin(message, done, self._reached, now)
+    def trace(self, message: MessageId, asker: Any, now: Now) -> bool:
+        """Look for the path of a message, which `take_paths` has when it is known; return whether there is room for
+        that."""
+        if self._traces.is_full:
+            return False
+        self._traces.begin(message, asker, self._reached, self._not_reached(), now)
+        self._ask_for_paths()
+        return True
 
-    def _ask_trace(self, broker: int, asked: AskTrace) -> None:
-        self._carrier.send_to(broker, ASK_TRACE, asked)
+    def take_paths(self) -> list[Found]:
+        """Return the paths that are known now, with who asked for them, and forget them."""
+        found, self._traces.found = self._traces.found, []
+        return found
+
+    def _ask_for_paths(self) -> None:
+        asks, self._traces.asks = self._traces.asks, []
+        for broker, body in asks:
+            self._carrier.send_to(broker, ASK_TRACE, body)
 
     # What is told of it.
 
@@ -420,7 +473,7 @@ class Links:
         return {
             "broker": f"{self.broker:08x}",
             "name": self.name,
-            "links": [self._end_status(end, now) for end in self._near.ends.values()],
+            "links": [self._end_status(end, now) for end in (*self._near.ends.values(), *self._near.away.values())],
             "brokers": [self._broker_status(broker, now) for broker in self._known()],
             "counters": dict(self._near.counters),
         }
@@ -428,8 +481,11 @@ class Links:
     def _known(self) -> list[int]:
         """Return the brokers that are, or were, reached, or that something is kept for since an earlier start."""
         kept = {int(name.removeprefix(LINK), 16) for name in self._engine.link_reads.subscribers()}
-        heard = self._near.graph.announced.keys() - (self._forgotten - self._reached)
+        heard = self._near.graph.announced.keys() - self._forgotten
         return sorted((heard | kept) - {self.broker}, key=lambda broker: (self._near.name_of(broker), broker))
+
+    def _not_reached(self) -> Iterable[int]:
+        return [broker for broker in self._known() if broker not in self._reached]
 
     def _end_status(self, end: End, now: Now) -> dict[str, Any]:
         state = "up" if end.is_up else "refused" if end.refused else "down"
@@ -438,7 +494,7 @@ class Links:
             "name": end.hello.name if end.hello is not None else end.settings.name,
             "broker": f"{end.broker:08x}" if end.broker else "",
             "state": state,
-            "reason": "" if end.is_up else end.refused or end.why_down,
+            "reason": "" if end.is_up else end.refused or end.why_down or end.why_unanswered,
             "for_s": round(now.monotonic_s - end.since_s, 1) if end.since_s is not None else None,
         }
 
@@ -484,7 +540,8 @@ class Links:
         return bool(self._answers.held)
 
     def hold(self, reply: Reply, now: Now) -> bool:
-        """Return whether an answer is to wait: whoever subscribed is told who has confirmed it, by `take_held`."""
+        """Hold an answer to who subscribed, until `take_held` says with it who has confirmed; return False where it is
+        another answer, which is not held."""
         return self._answers.hold(reply, now)
 
     def take_held(self, now: Now, *, all_of_them: bool = False) -> list[Reply]:
@@ -497,19 +554,37 @@ class Links:
         return all(
             self._inbound[broker].is_answered(topic)
             for broker in self._reached & self._inbound.keys()
-            if self._may_want(broker)
+            if not self._why_kept_out(broker, topic)
         )
 
-    def _origins_of(self, topic: bytes) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
-        origins, unconfirmed = [], []
+    def _why_kept_out(self, broker: int, topic: bytes) -> str:
+        """Return why nothing that is put on a topic at a broker may come in here, by this broker's settings; or ""."""
+        end = self._near.up().get(self._near.graph.parent(broker, self.broker) or 0)
+        if end is None:
+            return ""
+        neighbour = self._near.name_of(end.broker)
+        if not end.settings.accepts(broker, self._near.name_of(broker)):
+            return f"origins of the link with {neighbour} lets no messages of it in"
+        if not any(overlap(topic, pattern) for pattern in end.settings.topics_in):
+            return f"topics_in of the link with {neighbour} lets nothing of {to_text(topic)} in"
+        return ""
+
+    def _origins_of(self, topic: bytes) -> Origins:
+        confirmed: list[tuple[str, int]] = []
+        why_not: dict[str, str] = {}  # "": it is waited for
         for broker in self._known():
-            if broker in self._reached and not self._may_want(broker):
-                continue  # nothing of it may come here, by the settings
             inbound, name = self._inbound.get(broker), self._near.name_of(broker) or f"{broker:08x}"
             offset = inbound.confirmed_from(topic) if inbound is not None else None
-            if offset is not None:
-                origins.append((name, offset))
+            if broker in self._reached and (why := self._why_kept_out(broker, topic)):
+                why_not[name] = why
+            elif offset is not None:
+                confirmed.append((name, offset))
             else:
-                unconfirmed.append(name)
-        unconfirmed += [end.shown for end in self._near.ends.values() if end.is_dialled and end.hello is None]
-        return tuple(origins), tuple(unconfirmed)
+                why_not[name] = inbound.refused.get(topic, "") if inbound is not None else ""
+        for end in self._near.ends.values():
+            if not end.is_up and end.broker not in self._reached and (end.is_dialled or end.hello is not None):
+                name = end.hello.name if end.hello is not None else end.shown
+                why_not[name] = _REFUSED if end.refused else why_not.get(name, "")
+        names = {name for name, _ in confirmed}
+        reasons = tuple((name, why) for name, why in why_not.items() if why and name not in names)
+        return Origins(tuple(confirmed), tuple(name for name in why_not if name not in names), reasons)

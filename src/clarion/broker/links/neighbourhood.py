@@ -15,6 +15,7 @@ from clarion.broker.engine import Now
 from clarion.broker.engine.notices import Notice
 from clarion.broker.links.neighbours import End, Port, find_settings, is_sound
 from clarion.broker.links.policy import LinkSettings
+from clarion.broker.links.ups_and_downs import Change, UpsAndDowns
 from clarion.overlay.link_graph import Announcement, LinkGraph
 from clarion.store.port import Identity
 from clarion.wire.frames import Buffer, Kind
@@ -24,7 +25,9 @@ HELLO_EVERY_S = 1.0
 _DEAD_S = 5.0  # without a hello
 _ROW_BYTES = 64  # of what is said of one broker, beside names and ids: more than it is
 _STATE_BYTES = 2**19  # of announcements that are sent together
+_UNANSWERED_S = 5.0  # before the log says that nobody answers a call
 _MOST_BROKERS = 1000
+_MOST_AWAY = 100  # neighbours that called, and are told of when they are gone
 _MOST_TOLD = 100  # different refusals that the log has of one connection
 _TOLD_AGAIN_S = 600.0  # before the log says once more why there is no link
 
@@ -58,6 +61,7 @@ class Neighbourhood:
         self._accepts = accepts
         self._most_bytes = most_bytes  # of a frame that is taken here; 0: any
         self.ends: dict[Port, End] = {}
+        self.away: dict[int, End] = {}  # neighbours that called and were linked, and do not call now
         self.graph = LinkGraph()
         self.reached: frozenset[int] = frozenset()  # brokers to which there is a way
         self.changes = 0  # of the graph
@@ -66,6 +70,7 @@ class Neighbourhood:
         self._outdone_by: set[bytes] = set()  # of which starts there were such
         self.out: list[Send] = []
         self.notices: list[Notice] = []
+        self._ups_and_downs = UpsAndDowns()
         self._told: dict[str, float] = {}  # refusals, and when the log said them
         self.counters: Counter[str] = Counter()
 
@@ -93,12 +98,14 @@ class Neighbourhood:
 
     def tick(self, now: Now) -> None:
         """Say hello to all, and give up who does not."""
+        self.notices += self._ups_and_downs.take_notices(self.up(), now)
         for end in list(self.ends.values()):
             if end.is_up and now.monotonic_s > end.heard_s + _DEAD_S:
                 self.take_down(end, f"nothing was heard for {_DEAD_S:g} s", now)
             if not end.is_dialled and not end.is_up and now.monotonic_s > end.heard_s + _DEAD_S:
-                del self.ends[end.port]  # it calls again, if it is there
+                self._let_go(end)  # it calls again, if it is there
             else:
+                self._await_answer(end, now)
                 self._send_hello(end)
         if self._is_outdone:  # not at once: a copy of this broker would be answered by it without end
             self._is_outdone = False
@@ -110,14 +117,41 @@ class Neighbourhood:
         if end is not None:
             self.take_down(end, "the connection is gone", now)
             if not end.is_dialled:
-                del self.ends[port]
+                self._let_go(end)
+
+    def _let_go(self, end: End) -> None:
+        """Drop a connection that another broker made, and keep what is told of it until that broker calls again."""
+        del self.ends[end.port]
+        was_up = end.since_s is not None and not end.refused
+        if was_up and all(other.broker != end.broker for other in self.ends.values()):
+            self.away.pop(end.broker, None)
+            if len(self.away) >= _MOST_AWAY:
+                del self.away[next(iter(self.away))]
+            self.away[end.broker] = end
+
+    def _await_answer(self, end: End, now: Now) -> None:
+        """Have the log say, in long intervals, that a link that this broker makes has never come up."""
+        if not end.is_dialled or end.since_s is not None or end.refused:
+            return
+        if end.awaited_s is None:
+            end.awaited_s = now.monotonic_s + _UNANSWERED_S
+        elif now.monotonic_s >= end.awaited_s:
+            end.awaited_s = now.monotonic_s + _TOLD_AGAIN_S
+            which = f": {end.why_unanswered}" if end.why_unanswered else ""
+            self.warn(
+                f"no answer from {end.settings.url}, which is to be linked with{which}. See that host name and port are"
+                " right, that a broker of this release runs there, and that no firewall is in between. It is tried"
+                " again and again"
+            )
 
     # Neighbours.
 
     def hear_hello(self, end: End, hello: LinkHello, now: Now) -> None:
         """Take in who is at the other end of a connection, and whether there is to be a link."""
-        why = self._why_not(end, hello)
+        if end.start != hello.start:
+            end.start, end.begun_s = hello.start, now.monotonic_s
         end.heard_s = now.monotonic_s
+        why = self._why_not(end, hello)
         if why:
             self.refuse(end, why, now, hello)
             self.take_down(end, "", now)
@@ -136,14 +170,26 @@ class Neighbourhood:
         if hello.heard != self.start:
             self._send_hello(end)
         elif not end.is_up:
+            self._tell_up(end, now)
             end.is_up, end.since_s, end.why_down = True, now.monotonic_s, ""
             end.seen_refusals.clear()
-            self.notices.append(Notice(logging.INFO, f"link up: {end.shown}, {end.where}"))
+            self.away.pop(end.broker, None)
             self._announce(now)
             self._send_hello(end)
             self._send_state(end, self._known_to(end))
         elif hello.digest != self._digest():
             self._send_state(end, self._known_to(end))
+
+    def _tell_up(self, end: End, now: Now) -> None:
+        """Have the log say that a link comes up, and how, where it was not down."""
+        starts = {other.start for other in self.ends.values() if other.is_up and other.broker == end.broker}
+        change, how = Change.UP, ""
+        if starts:
+            is_same = end.start in starts
+            change = Change.ANEW if is_same else Change.RESTARTED
+            how = ", by one more connection" if is_same else ": it was started again"
+        if self._ups_and_downs.take(end.broker, end.shown, change, now):
+            self.notices.append(Notice(logging.INFO, f"link up: {end.shown}, {end.where}{how}"))
 
     def _why_not(self, end: End, hello: LinkHello) -> str:
         settings = find_settings(hello, end, self._settings, self._accepts)
@@ -164,6 +210,11 @@ class Neighbourhood:
                 f"there are two brokers of the id {hello.broker:08x}, on different stores; stop one of them, and give"
                 " it a new data folder"
             )
+        if self._is_copy(end, hello):
+            return (
+                f"two brokers of the id {hello.broker:08x} run at the same time, one of them on a copy of the other's"
+                " store; stop that one, and give it a data folder of its own"
+            )
         for other in self.graph.announced.values():
             if other.name == hello.name and other.broker != hello.broker and self._is_near(other.broker):
                 return (
@@ -171,6 +222,18 @@ class Neighbourhood:
                     " them another name (--name)"
                 )
         return ""
+
+    def _is_copy(self, end: End, hello: LinkHello) -> bool:
+        """Return whether a broker of this id was linked before and goes on to speak: one that was started again does
+        not, though what it had said may come late."""
+        return any(
+            other.is_up
+            and other.broker == hello.broker
+            and (other.begun_s, other.start) < (end.begun_s, end.start)
+            and other.start != end.start
+            and other.heard_s >= end.begun_s + HELLO_EVERY_S / 2
+            for other in self.ends.values()
+        )
 
     def _is_near(self, broker: int) -> bool:
         return broker in self.reached or any(end.is_up and end.broker == broker for end in self.ends.values())
@@ -194,9 +257,10 @@ class Neighbourhood:
             end.is_up, end.since_s, end.why_down = False, now.monotonic_s, why
             if end.broker in self.up():
                 return  # by another connection
-            if why:
+            if why and self._ups_and_downs.take(end.broker, end.shown, Change.DOWN, now):
+                then = "It is tried again and again" if end.is_dialled else "It is expected to call again"
                 self.warn(
-                    f"link down: {end.shown}, {end.where}: {why}. It is tried again and again; what is wanted there is"
+                    f"link down: {end.shown}, {end.where}: {why}. {then}; what is wanted there is"
                     " kept here until then (`clarion links` shows it, `clarion links forget` ends that)"
                 )
             self._announce(now)
@@ -234,7 +298,7 @@ class Neighbourhood:
                 self._hear_of_itself(end, told)
             elif known is not None and known.store != told.store and told.broker in self.reached:
                 self._conflict(end, f"there are two brokers of the id {told.broker:08x}, on different stores")
-            elif known is None and not self._has_room():
+            elif known is None and not self._make_room():
                 self.counters["link_too_many_brokers"] += 1
                 self.tell_once(end, "brokers", f"more than {_MOST_BROKERS} brokers are linked: others are not heard")
             elif self.graph.hear(told):
@@ -270,8 +334,8 @@ class Neighbourhood:
         self.counters["link_id_conflicts"] += 1
         self.tell_once(end, what, f"heard from {end.shown}: {what}")
 
-    def _has_room(self) -> bool:
-        """Return whether one more broker may be known; those that cannot be reached make room for it."""
+    def _make_room(self) -> bool:
+        """Forget brokers that cannot be reached, where no more may be known; return whether one more may be now."""
         announced = self.graph.announced
         if len(announced) < _MOST_BROKERS:
             return True

@@ -25,9 +25,13 @@ class End:
     is_dialled: bool
     hello: LinkHello | None = None  # the last one that was not refused
     heard_s: float = 0.0
+    start: bytes = b""  # of the neighbour, whoever says hello …
+    begun_s: float = 0.0  # … and since when it is this one
     is_up: bool = False  # both ends hear each other
     since_s: float | None = None  # since when it is up or down; None: it was never up
     why_down: str = ""
+    is_taken: bool = False  # the connection, whatever listens there
+    awaited_s: float | None = None  # when the log is to say that nobody answers
     refused: str = ""  # why there is no link, by this broker or by the other
     seen_refusals: set[str] = field(default_factory=set)  # that were told
 
@@ -42,6 +46,12 @@ class End:
         return f"at {self.settings.url}" if self.is_dialled else "which called here"
 
     @property
+    def why_unanswered(self) -> str:
+        """What is known of an address where no broker has answered yet; "" where that is nothing."""
+        is_silent = self.is_taken and self.since_s is None
+        return "something takes connections there, and does not answer as a broker of Clarion" if is_silent else ""
+
+    @property
     def shown(self) -> str:
         """How the neighbour is called in messages."""
         if self.hello is not None:
@@ -53,6 +63,7 @@ def is_sound(told: Announcement) -> bool:
     """Return whether a broker may have announced this."""
     return (
         _is_somebody(told.broker, told.store, told.name, told.start)
+        and not why_no_name(told.name)  # it may look like the id of another, which `origins` of a link lets in
         and 0 <= told.number < _LAST_NUMBER
         and len(told.linked) <= _LINKS
         and all(0 <= each < 1 << 32 for each in told.linked)
@@ -86,8 +97,10 @@ def find_settings(hello: LinkHello, end: End, known: Sequence[LinkSettings], acc
         if settings.name == hello.name:
             return settings
     if accepts != "any":
-        return (
-            f"{hello.name} is not among the links that this broker accepts (accept_links = {accepts!r}): name it in a"
-            " table [[links]] there, or set accept_links to any"
+        mend = (
+            "set accept_links to listed or any there"
+            if accepts == "none"
+            else "name it in a table [[links]] there, or set accept_links to any"
         )
+        return f"{hello.name} is not among the links that this broker accepts (accept_links = {accepts!r}): {mend}"
     return LinkSettings(name=hello.name)

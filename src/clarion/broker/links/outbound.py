@@ -166,7 +166,10 @@ class Outbound:
         if not self._number:
             return []  # it is not known yet what the broker wants
         reads = self._engine.link_reads
-        if self._is_overdue(now) or self.reader is None or not reads.is_known(self.reader):
+        if self._is_overdue(now):
+            self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+            self._begin(session, now)
+        elif self.reader is None or not reads.is_known(self.reader):
             self._begin(session, now)
         assert self.reader is not None
         if self._later:
@@ -205,10 +208,7 @@ class Outbound:
         self._progress_s = now.monotonic_s
 
     def _is_overdue(self, now: Now) -> bool:
-        if not self.unconfirmed_bytes or now.monotonic_s < self._progress_s + self._wait_s:
-            return False
-        self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
-        return True
+        return bool(self.unconfirmed_bytes) and now.monotonic_s >= self._progress_s + self._wait_s
 
     def take_confirm(self, said: LinkConfirm, now: Now) -> None:
         """Take in what the broker has, and what it wants again."""

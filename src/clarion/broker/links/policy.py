@@ -12,13 +12,14 @@ from clarion.model.address import check_connect
 from clarion.model.errors import BadSettings
 from clarion.model.ids import MAX_BATCH_MESSAGES
 from clarion.model.names import RESERVED, from_text, is_good_pattern, is_pattern, matches
+from clarion.wire.batch import HEADER_BYTES, owner_of
 from clarion.wire.link_bodies import LinkData, LinkPart
 
 ALL_TOPICS = (b"#",)
 ANY_ORIGIN = "*"
 MAX_NAME_CHARACTERS = 64
 _ID_DIGITS = 8
-_MOST = 1 << 61  # of a position, or a time: sums of two are stored
+MOST = 1 << 61  # of a position, or a time: sums of two are stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,13 @@ def read_links(value: Any) -> tuple[LinkSettings, ...]:
     return found
 
 
+def add_links(known: Iterable[LinkSettings], more: Iterable[LinkSettings]) -> tuple[LinkSettings, ...]:
+    """Return links and those that are added to them; where an address is among both, what may cross is as before."""
+    known = tuple(known)
+    urls = {each.url for each in known if each.url}
+    return known + tuple(each for each in more if each.url not in urls)
+
+
 def _read_link(value: Any) -> LinkSettings:
     if isinstance(value, LinkSettings):
         return value
@@ -96,6 +104,8 @@ def _checked(link: LinkSettings) -> LinkSettings:
             check_connect(link.url)
         except BadSettings as error:
             raise BadSettings(f"links: {error}") from None
+    if "" in link.origins:
+        raise BadSettings(f"links: an origin is the name or id of a broker, or {ANY_ORIGIN}; none is empty")
     for name in (link.name, *link.origins):
         is_id = name in link.origins and len(name) == _ID_DIGITS and name.isalnum()
         if name not in ("", ANY_ORIGIN) and not is_id and (why := why_no_name(name)):
@@ -124,18 +134,22 @@ def is_among(topic: bytes, patterns: Iterable[bytes]) -> bool:
     return any(pattern == topic or matches(pattern, topic) for pattern in patterns)
 
 
-def are_sound(data: LinkData, size: int) -> bool:
-    """Return whether what is said of batches can be, of so many bytes in all."""
-    for topic, name, first_offset, count, its_size, ttl_ms in data.batches:
-        if not (0 < topic < _MOST and 0 <= first_offset < _MOST and 0 < count <= MAX_BATCH_MESSAGES and its_size >= 0):
+def are_sound(data: LinkData, blob: memoryview, source: int) -> bool:
+    """Return whether what is said of batches can be, and each of them was put at the broker that sends them."""
+    at = 0
+    for topic, name, first_offset, count, size, ttl_ms in data.batches:
+        if not (0 < topic < MOST and 0 <= first_offset < MOST and 0 < count <= MAX_BATCH_MESSAGES):
             return False
-        if not 0 <= ttl_ms < _MOST // 1000 or not 0 < len(name) <= MAX_NAME_BYTES:
+        if not 0 <= ttl_ms < MOST // 1000 or not 0 < len(name) <= MAX_NAME_BYTES:
             return False
         if is_pattern(name) or name.startswith(RESERVED):
             return False
+        if size and (not HEADER_BYTES <= size <= len(blob) - at or owner_of(blob[at : at + size])[0] != source):
+            return False
+        at += size
     places = range(len(data.batches))
-    return sum(batch[4] for batch in data.batches) == size and all(
-        place in places and 0 <= since <= data.batches[place][2] and gone >= 0
+    return at == len(blob) and all(
+        place in places and 0 <= since <= data.batches[place][2] and 0 <= gone < MOST
         for part in data.parts
         for place, since, _, gone in part.batches
     )

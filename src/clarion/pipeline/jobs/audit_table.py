@@ -5,6 +5,7 @@ It needs pyarrow and NumPy, and no Spark: `audit_here` runs all of it in this pr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,33 +48,43 @@ _HEX_ID = "^[0-9a-fA-F]{32}$"
 _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".txt": "text", ".ids": "text"}
 _PACKED = {".gz", ".bz2", ".zst"}
 _LAKE = Path("_clarion", "lake.json")
+STDIN = "-"  # the place that is standard input
 
 
 class IdFiles(NamedTuple):
-    """Where ids are: `paths` of one kind; a lake, a Parquet or CSV file with a column of them, or a text with lines."""
+    """Where ids are: `paths` of one kind; a lake, a Parquet or CSV file with a column of them, or a text with lines.
+    Files with nothing in them are not among the paths."""
 
     kind: str
     paths: list[str]
 
 
 def find_ids(place: str) -> IdFiles:
-    """Return the files with ids at a place, which is a file, a folder of files of one kind, or a lake."""
+    """Return the files with ids at a place, which is a file, a folder of files of one kind, a lake, or `-` for lines
+    on standard input."""
+    if place == STDIN:
+        return IdFiles("text", [place])
     if "://" in place:  # a folder far away is one of Parquet
         return IdFiles(_kind_of(Path(place)) or "parquet", [place])
     path = Path(place)
     if (path / _LAKE).is_file():
         return IdFiles("lake", [place])
     if path.is_file():
-        return IdFiles(_kind_of(path) or "text", [place])
+        return IdFiles(kind := _kind_of(path) or "text", _not_empty(kind, [place]))
     inside = (one for one in path.rglob("*") if one.is_file())
     files = sorted(one for one in inside if not any(name[0] in "._" for name in one.relative_to(path).parts))
     kinds = {_kind_of(one) or "text" for one in files}
     if len(kinds) == 1:
-        return IdFiles(kinds.pop(), [str(one) for one in files])
+        return IdFiles(kind := kinds.pop(), _not_empty(kind, map(str, files)))
     if not path.exists():
         raise InvalidRequest(f"{place} is not there: name a file or folder with message ids")
     what = "no files" if not kinds else f"files of several kinds ({', '.join(sorted(kinds))})"
     raise InvalidRequest(f"{place} has {what}: name Parquet, CSV or text files with message ids, or a lake")
+
+
+def _not_empty(kind: str, paths: Iterable[str]) -> list[str]:
+    """Return the files that have something in them: an empty list of ids is one, but an empty Parquet file is none."""
+    return [path for path in paths if kind == "parquet" or Path(path).stat().st_size]
 
 
 def _kind_of(path: Path) -> str | None:
@@ -230,7 +241,7 @@ def audited(sums: Any) -> Audited:
     return Audited(
         sum(states.values()),
         states,
-        sum(row["doubt"] for row in by_origin),
+        sum((row["doubt"] for row in by_origin), 0.0),
         max((row["error_max"] for row in by_origin), default=0.0),
         sorted(listed, key=lambda row: (-row["ids"], row["origin"])),
         *(dict(sorted(named[of].items(), key=lambda one: (-one[1], one[0]))) for of in (RECEIVER, LAST_SEEN)),
@@ -284,10 +295,20 @@ def _audit_to(
 
 def _id_batches(files: IdFiles, column: str) -> Iterator[Any]:
     """Return record batches of one column."""
+    if not files.paths:
+        return
+    if files.kind == "text" and len(files.paths) > 1:  # of which each may have no lines
+        for path in files.paths:
+            yield from _id_batches(IdFiles("text", [path]), column)
+        return
+    read, lines = csv.ReadOptions(column_names=[column]), csv.ParseOptions(delimiter="\x01", quote_char=False)
     try:
+        if files.paths == [STDIN]:
+            texts = csv.ConvertOptions(column_types={column: pa.string()})
+            yield from csv.open_csv(_standard_input(), read, lines, texts)
+            return
         if files.kind == "text":
-            read = csv.ReadOptions(column_names=[column])
-            kind: Any = dataset.CsvFileFormat(csv.ParseOptions(delimiter="\x01", quote_char=False), read_options=read)
+            kind: Any = dataset.CsvFileFormat(lines, read_options=read)
         else:
             kind = dataset.CsvFileFormat() if files.kind == "csv" else dataset.ParquetFileFormat()
         found = dataset.dataset(files.paths, format=kind, partitioning=None)
@@ -297,7 +318,16 @@ def _id_batches(files: IdFiles, column: str) -> Iterator[Any]:
             found = found.replace_schema(pa.schema([(column, pa.string())]))
         yield from found.to_batches(columns=[column])
     except (pa.ArrowInvalid, OSError) as error:
-        raise InvalidRequest(f"{files.paths[0]} cannot be read as {files.kind}: {error}") from error
+        if files.kind == "text" and "Empty CSV file" in str(error):  # lines, and nothing in them
+            return
+        name = "standard input" if files.paths == [STDIN] else files.paths[0]
+        raise InvalidRequest(f"{name} cannot be read as {files.kind}: {error}") from error
+
+
+def _standard_input() -> Any:
+    if sys.stdin is None:
+        raise InvalidRequest("standard input is closed: there is nothing to read message ids from")
+    return sys.stdin.buffer
 
 
 def no_column(column: str, names: list[str], place: str) -> InvalidRequest:
