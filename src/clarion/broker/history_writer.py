@@ -196,8 +196,10 @@ class HistoryWriter:
     def _turn(self, now_s: float) -> None:
         self._hear(now_s)
         tracker = self._tracks.tracker
-        if tracker is not None and len(tracker) >= _MOST_UNSAVED:
-            if why := self._troubles.get("save"):
+        if tracker is not None and tracker.waiting >= _MOST_UNSAVED:
+            if not self._is_saving and not self._is_failing:
+                self._save_at_s = min(self._save_at_s, now_s)  # it came all at once
+            elif why := self._troubles.get("save"):
                 self._give_up(f"{why}. What is noted meanwhile has come to more than is kept in memory")
             else:
                 self._give_up("what is noted of where messages went cannot be saved as fast as it comes")

@@ -130,6 +130,11 @@ class Tracker:
         """Return how many notes, of all kinds, are not saved."""
         return len(self._unsaved) + (len(self._saving) if self._saving is not None else 0)
 
+    @property
+    def waiting(self) -> int:
+        """How many of them were noted since some were taken to be saved."""
+        return len(self._unsaved)
+
     def number_of(self, name: HistoryName) -> int:
         """Return the number of a history, for `note`; it never changes, so callers may keep it."""
         number = self._numbers.get(name)
@@ -145,7 +150,7 @@ class Tracker:
         if self._parts:
             self._parts.pop((number, who, stamp), None)
 
-    def note_all(self, notes: list[int]) -> None:
+    def note_all(self, notes: list[int] | array[int]) -> None:
         """Note many at once: number, who, stamp, and so on."""
         self._extend(notes)
         if self._parts:

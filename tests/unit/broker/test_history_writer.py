@@ -323,6 +323,19 @@ def test_too_much_in_memory_is_given_up_with_the_cause_also_while_a_save_is_unde
     assert broker.mark.exists()
 
 
+def test_what_comes_all_at_once_is_saved_at_once(broker: _Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_writer, "_MOST_UNSAVED", 10)
+    broker.note()
+    broker.turn()
+    broker.note(20)
+    broker.writer.turn(broker.now)
+    assert broker.writer._is_saving
+    broker.turn()
+    assert broker.writer.stats()["tracking"] != "given up"
+    assert not broker.mark.exists()
+    broker.writer.close()
+
+
 def test_packing_that_fails_is_tried_once_a_minute_after_what_is_too_old_is_dropped(
     broker: _Broker, told: Callable[[int], list[str]]
 ) -> None:

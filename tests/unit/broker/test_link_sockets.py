@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,11 +27,10 @@ class Dialling:
         self.context: zmq.Context[Any] = zmq.Context()
         self.router = self.context.socket(zmq.ROUTER)
         self.router.setsockopt(zmq.LINGER, 0)
-        # Bound and not listening: connections are refused, and nobody else can have the port meanwhile.
-        self.place = socket.socket()
-        self.place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.place.bind(("127.0.0.1", 0))
-        self.url = f"tcp://127.0.0.1:{self.place.getsockname()[1]}"
+        # A file in a folder of ours: no other test can come to listen there, as it can on a port.
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name, "link")
+        self.url = f"ipc://{self.path}"
         transport: Any = SimpleNamespace(max_frame_bytes=2**20)
         self.sockets = LinkSockets([LinkSettings(url=self.url)], transport)
         self.script = Script()
@@ -54,8 +55,8 @@ class Dialling:
     def close(self) -> None:
         self.sockets.close()
         self.router.close()
-        self.place.close()
         self.context.term()
+        self.folder.cleanup()
 
 
 @pytest.fixture
@@ -116,9 +117,11 @@ def test_of_hellos_that_wait_behind_others_the_newest_is_sent_and_first(dialling
 def test_something_that_listens_and_is_no_broker_is_noticed(dialling: Dialling) -> None:
     dialling.sockets.look(dialling.script.links, 0.0)
     assert _reason(dialling) == ""
-    dialling.place.listen()
-    dialling.place.settimeout(_DEADLINE_MS / 1000)
-    dialling.place.accept()[0].close()
+    with socket.socket(socket.AF_UNIX) as place:
+        place.bind(str(dialling.path))
+        place.listen()
+        place.settimeout(_DEADLINE_MS / 1000)
+        place.accept()[0].close()
     monitor = dialling.dialled.monitor
     assert monitor is not None
     assert monitor.poll(_DEADLINE_MS)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from tests.unit.broker.asker import Asker, body_of
 from tests.unit.broker.lease_askers import NAME, SharedAsker
 
 from clarion.broker.engine import Engine
+from clarion.broker.engine import tracks as tracks_module
 from clarion.broker.engine.topic_log import read_batches
 from clarion.model.ids import STAMPS_PER_S, MessageId, stamp_from_unix_s
 from clarion.tracking.paths import NOT_FOUND
@@ -402,6 +404,7 @@ def test_acks_of_a_backlog_do_not_read_it_again() -> None:
     topic = asker.engine._state.topics[b"news"]
     topic.recent.clear()
     asker.engine._state.cached.pop(topic, None)
+    asker.engine.tracks._keys_put.clear()
     token = asker.attach(b"news").token
     for offset in range(3):
         assert read_batches(asker.engine._state, topic, offset, 1, 1)
@@ -409,6 +412,44 @@ def test_acks_of_a_backlog_do_not_read_it_again() -> None:
     asker.ack(b"news", token, (0, 2))
     assert asker.engine._state.counters["store_reads"] == before
     assert [_histories(tracker, stamp) >= {"subscriber"} for stamp in (1, 2, 3)] == [True, True, False]
+
+
+def test_acks_of_what_was_put_lately_look_at_no_batch_again() -> None:
+    asker, tracker = _tracked()
+    for number in range(1, 4):
+        asker.put(b"news", asker.batch(1, number, b"a", b"b"))
+    token = asker.attach(b"news").token
+    asker.engine._state.topics[b"news"].recent.clear()
+    before = asker.engine._state.counters["store_reads"]
+    asker.ack(b"news", token, (0, 3))
+    assert [_whole(tracker, stamp) for stamp in (1, 2, 3)] == [True, False, False]
+    asker.ack(b"news", token, (3, 6))
+    assert [_whole(tracker, stamp) for stamp in (1, 2, 3)] == [True, True, True]
+    assert asker.engine._state.counters["store_reads"] == before
+
+
+def test_keys_that_everybody_has_acked_and_those_that_are_too_many_are_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asker, tracker = _tracked()
+    token = asker.attach(b"news").token
+    tracks, number = asker.engine.tracks, asker.engine._state.topics[b"news"].number
+    for stamp in range(1, 4):
+        asker.put(b"news", asker.batch(1, stamp, b"a"))
+    asker.ack(b"news", token, (0, 2))
+    assert _whole(tracker, 1)
+    assert _whole(tracker, 2)
+    tracks.take()
+    tracks.saved()
+    assert len(tracks._keys_put[number]) == 1
+    monkeypatch.setattr(tracks_module, "_KEYS_PUT", 0)
+    asker.put(b"news", asker.batch(1, 4, b"a"))
+    tracks.take()
+    assert not tracks._keys_put
+    tracks.saved()
+    asker.ack(b"news", token, (2, 4))
+    assert _whole(tracker, 3), "it is read from the log"
+    assert _whole(tracker, 4), "it is read from the log"
 
 
 def _whole(tracker: Tracker, stamp: int) -> bool:

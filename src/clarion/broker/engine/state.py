@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from clarion.broker.engine.answers import Commit, Refused, Reply, ReplyTo, Waiting, disk_full
+from clarion.broker.engine.batch_keys import KeysRead
 from clarion.broker.engine.clock import Now as Now
 from clarion.broker.engine.lease_table import LeaseTable
 from clarion.broker.engine.limits import ROW_BYTES, Limits
@@ -37,7 +38,7 @@ from clarion.store.port import (
     made,
 )
 from clarion.wire import bodies
-from clarion.wire.batch import Batch, key_of
+from clarion.wire.batch import Batch
 from clarion.wire.codes import RETRIED, Code
 from clarion.wire.frames import Buffer
 
@@ -47,7 +48,6 @@ _NOT_DECIDED = RETRIED | {Code.STALE}  # the same request may be done later
 _encode = msgspec.msgpack.Encoder().encode
 _NOTED_WITHIN_S = 0.01
 _CROWDED_S = 0.1
-_KEYS_READ = 16_384
 _OVERHEAD_BYTES = 256  # that a batch in memory costs beside its data, roughly
 
 
@@ -265,34 +265,6 @@ class Group:
         """Return whether it changes a subscription."""
         key = (subscription.topic, subscription.name)
         return key in self.dirty or subscription.topic in self.cursors.get(subscription.name, ())
-
-
-class KeysRead:
-    """The keys of batches that were read from the store lately: who acks them soon need not have them read again."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, int], tuple[int, int, int]] = {}  # by topic and first offset: end, who, stamp
-
-    def remember(self, topic: int, batches: Iterable[StoredBatch]) -> None:
-        """Remember some; the oldest go."""
-        found = self._found
-        for batch in batches:
-            found[topic, batch.first_offset] = (batch.first_offset + batch.count, *key_of(batch.data))
-        while len(found) > _KEYS_READ:
-            del found[next(iter(found))]
-
-    def ending_in(self, topic: int, before: int, after: int) -> list[tuple[int, int]] | None:
-        """Return the keys of the batches from one offset on that end at another or before; None where some are not
-        known."""
-        keys = []
-        while before < after:
-            known = self._found.get((topic, before))
-            if known is None:
-                return None
-            before, who, stamp = known
-            if before <= after:
-                keys.append((who, stamp))
-        return keys
 
 
 class State:

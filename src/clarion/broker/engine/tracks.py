@@ -9,13 +9,13 @@ log would not tell any more (a subscription ends or moves, a topic is deleted or
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from operator import attrgetter
 from typing import NamedTuple
 
+from clarion.broker.engine.batch_keys import SEVERAL, KeysPut, KeysRead
 from clarion.broker.engine.clock import Now
-from clarion.broker.engine.state import KeysRead, State
+from clarion.broker.engine.state import State
 from clarion.broker.engine.topic_log import UNREAD, count_unread, has_expired, read_batches
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.ids import MessageId, stamp_to_unix_s
@@ -36,8 +36,8 @@ _SKIPPED_MESSAGES = 10_000  # of a range that was gone past at once, all of whos
 # By how much before its stamp a batch may seem to be committed: by clocks that are held near the broker's, or by any.
 _COMMITTED_BEFORE_US = (300_000, 60_000_000)
 _LOOKED_FOR_BYTES = 32 * 2**20  # of a topic's log, in which a batch is looked for from each of these times on
-_FIRST_OFFSET = attrgetter("first_offset")
 _TOLD_WAITING = 1000  # subscribers that are still to get a batch, and are told by name
+_KEYS_PUT = 1 << 17  # of all topics, 32 bytes each; who is further behind has them read from the log
 
 
 class Begun(NamedTuple):
@@ -57,6 +57,7 @@ class Tracks:
         self._published = 0 if tracker is None else self._number("publisher", state.identity.broker)
         self._subscribers: dict[tuple[int, bytes], int] = {}  # numbers of histories, by origin and subscriber
         self._topics: dict[tuple[int, bytes], int] = {}  # the same, by origin and topic
+        self._keys_put: dict[int, KeysPut] = {}  # by topic, of those on which something was put lately
         self._noted: set[Topic] = set()  # since notes were taken last
         self._saving: dict[Topic, int] = {}  # by topic: below which nobody needs it when what was taken is saved
         self._latest_us = self._told_us = 0  # commit time of what was noted, and of that the last that was taken
@@ -81,13 +82,20 @@ class Tracks:
         published, topics = self._published, self._topics
         notes: list[int] = []
         last: Topic | None = None
+        keys: KeysPut | None = None
         for topic, batch in shown:
             data = batch.data
+            if topic is not last:
+                self._mark(topic)
+                last, keys = topic, self._keys_put.get(topic.number)
             if not data:  # it was staged
                 read = next(self._read(topic, batch.first_offset, batch.first_offset + 1), None)
                 data = b"" if read is None else read.data
             if data:
                 who, stamp = key_of(data)
+                if keys is None:
+                    keys = self._keys_put[topic.number] = KeysPut()
+                keys.add(batch, who, stamp)
                 origin = who >> 32
                 if origin == own:
                     notes += (published, who, stamp)
@@ -96,9 +104,6 @@ class Tracks:
                     if number is None:
                         number = topics[origin, topic.name] = self._number("topic", origin, name=topic.name)
                     notes += (number, who, stamp)
-            if topic is not last:
-                self._mark(topic)
-                last = topic
             self._latest_us = batch.committed_at_us
         tracker.note_all(notes)
 
@@ -128,7 +133,7 @@ class Tracks:
         if self._gone_past and (topic.number, name) in self._gone_past:
             self._note_ended(topic, name, self._read(topic, before, cursor), before, cursor)
         else:
-            self._note_received(name, self._ending_in(topic, before, cursor))
+            self._note_acked(topic, name, before, cursor)
         self._moved(topic, subscription)
 
     def _moved(self, topic: Topic, subscription: Subscription) -> None:
@@ -197,6 +202,17 @@ class Tracks:
             low, high = low + since, high + since
             self.tracker.note_part(self._number(kind, who >> 32, name=subscriber), who, stamp, low, high)
 
+    def _note_acked(self, topic: Topic, subscriber: bytes, before: int, after: int) -> None:
+        """Note the batches whose last message a subscriber acked now."""
+        assert self.tracker is not None
+        recent = self._keys_put.get(topic.number)
+        if recent is not None and recent.origin != SEVERAL and (notes := recent.ending_in(before, after)) is not None:
+            if notes:
+                notes[::3] = array("Q", (self._received_by(recent.origin, subscriber),)) * (len(notes) // 3)
+                self.tracker.note_all(notes)
+            return
+        self._note_received(subscriber, self._ending_in(topic, before, after))
+
     def _note_received(self, subscriber: bytes, batches: Iterable[tuple[int, int]]) -> None:
         assert self.tracker is not None
         notes: list[int] = []
@@ -204,15 +220,18 @@ class Tracks:
         for who, stamp in batches:
             if who >> 32 != origin:
                 origin = who >> 32
-                number = self._subscribers.get((origin, subscriber), -1)
-                if number < 0:
-                    number = self._number("subscriber", origin, name=subscriber)
-                    self._subscribers[origin, subscriber] = number
+                number = self._received_by(origin, subscriber)
             notes += (number, who, stamp)
             if len(notes) > _NOTED_AT_ONCE:
                 self.tracker.note_all(notes)
                 notes = []
         self.tracker.note_all(notes)
+
+    def _received_by(self, origin: int, subscriber: bytes) -> int:
+        number = self._subscribers.get((origin, subscriber))
+        if number is None:
+            number = self._subscribers[origin, subscriber] = self._number("subscriber", origin, name=subscriber)
+        return number
 
     def attached(self, topic: Topic, name: bytes, cursor: int, now: Now) -> None:
         """Note that somebody subscribes from an offset on."""
@@ -261,17 +280,9 @@ class Tracks:
 
     def _ending_in(self, topic: Topic, before: int, after: int) -> Iterable[tuple[int, int]]:
         """Return the keys of batches whose last message is at or above one offset and below another."""
-        recent = topic.recent
-        if recent and recent[0].first_offset <= before:
-            found = []
-            for place in range(bisect_right(recent, before, key=_FIRST_OFFSET) - 1, len(recent)):
-                batch = recent[place]
-                end = batch.first_offset + batch.count
-                if end > after:
-                    break
-                if end > before:
-                    found.append(key_of(batch.data))
-            return found
+        recent = self._keys_put.get(topic.number)
+        if recent is not None and (notes := recent.ending_in(before, after)) is not None:
+            return zip(notes[1::3], notes[2::3], strict=True)
         known = self._state.keys_read.ending_in(topic.number, before, after) if self._state.keys_read else None
         if known is not None:
             return known
@@ -363,7 +374,20 @@ class Tracks:
             self._is_saving = True
             self._saving = {topic: topic.slowest_cursor() for topic in self._noted}
             self._noted = set()
+            self._let_go_of_keys(self._saving)
         return unsaved
+
+    def _let_go_of_keys(self, needed: Mapping[Topic, int]) -> None:
+        """Let go of keys that everybody has acked, of those of topics that are quiet, and, should there still be too
+        many, of all."""
+        kept: dict[int, KeysPut] = {}
+        for topic, below in needed.items():
+            keys = self._keys_put.get(topic.number)
+            if keys is not None:
+                keys.drop_below(below)
+                if keys:
+                    kept[topic.number] = keys
+        self._keys_put = kept if sum(map(len, kept.values())) <= _KEYS_PUT else {}
 
     def saved(self) -> None:
         """Take in that what was taken is saved."""
@@ -394,7 +418,7 @@ class Tracks:
         """Note nothing any more: it cannot be saved."""
         for topic in self._noted | self._saving.keys():
             topic.is_noted = False
-        self.tracker, self._noted, self._saving = None, set(), {}
+        self.tracker, self._noted, self._saving, self._keys_put = None, set(), {}, {}
         self._state.keys_read, self._is_saving = None, False
         self._saved_round = self.round
 
@@ -402,7 +426,7 @@ class Tracks:
 
     def forget_topics(self) -> None:
         """Go on with topics, and positions in them, as they are read from the store again."""
-        self._gone_past = {}
+        self._gone_past, self._keys_put = {}, {}
         before = {**self._saving, **dict.fromkeys(self._noted, 0)}
         saving, self._saving, self._noted = self._saving, {}, set()
         for topic in before:
