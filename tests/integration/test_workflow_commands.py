@@ -38,6 +38,7 @@ def slides(tmp_path: Path) -> Iterator[Shell]:
     data = tmp_path / "data"
     with running("workflow", "run", str(file), "--data", str(data), "--json", CLARION_URL=free_url()) as flow:
         yield Shell(flow, json.loads(read_line(flow))["url"], data)
+        stop(flow)  # and with it the broker; of a parent that was killed, that learns a while later
 
 
 def test_a_failed_job_says_where_to_look_and_its_trace_begins_at_the_handler(slides: Shell) -> None:

@@ -7,6 +7,7 @@ of kills, messages and crash points; what the operating system does in between i
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -31,6 +32,7 @@ CRASH_POINTS = (
     "before-commit", "inside-commit", "after-sync", "after-commit", "after-delivery", "before-replies", "after-answers",
     "inside-index",
 )  # fmt: skip
+_RARELY_PASSED = {"inside-index": 0.1}  # in ratio to the others: about once a second
 _CRASH_WITHIN_S = 120.0
 _CAUGHT_UP_WITHIN_S = 180.0
 
@@ -161,6 +163,7 @@ class Campaign:
         moment_s = self._dice.random() * self.plan.longest_life_s
         place = CRASH_POINTS[number // 2 % len(CRASH_POINTS)] if number % 2 else None
         passes = self._dice.randrange(1, self.plan.most_passes)
+        passes = math.ceil(passes * _RARELY_PASSED.get(place or "", 1.0))
         if place is None:
             try:
                 self._broker.process.wait(moment_s)
