@@ -11,6 +11,7 @@ from tests.unit.broker.asker import Asker, body_of
 from clarion.broker.engine import Engine, Group
 from clarion.tracking.tracker import GONE, HistoryName, Tracker, Unsaved
 from clarion.wire import bodies
+from clarion.wire.batch import Batch
 from clarion.wire.frames import Kind
 
 _TOPICS = [b"a", b"b", b"c"]
@@ -188,3 +189,89 @@ def test_notes_have_no_gaps(seed: int) -> None:
             tracked.asker.settle()
     tracked.check()
     assert tracked.put_keys
+
+
+class Trimmed:
+    """A topic that lets go of what a subscriber has not read, and that subscriber, who acks what it is told is gone."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.asker, self.tracker = Asker(), Tracker()
+        self.asker.engine = Engine(self.asker.store, self.asker.limits, tracker=self.tracker)
+        self.publisher = self.asker.register()
+        self.asker.subscribe(b"a", b"x")
+        self.asker.ask(Kind.CONFIGURE, bodies.Configure(b"a", "keep", {"max_bytes": 400, "at_bound": "trim"}))
+        self.batches: list[tuple[int, int]] = []  # by stamp, from 1 on: first offset and end
+        self.sent: set[int] = set()  # that it may ack
+        self.done: set[int] = set()  # that it acked, gone or not
+        self.had: set[int] = set()
+        self.gone = 0  # how often it was told
+        self.attach()
+
+    def attach(self) -> None:
+        self.token = self.asker.attach(b"a", b"x", self.dice.randbytes(8)).token
+        self.position = self.cursor
+        self.sent = set()
+
+    @property
+    def cursor(self) -> int:
+        return int(self.asker.state.topics[b"a"].subscriptions[b"x"].acked.cursor)
+
+    def put(self) -> None:
+        for _ in range(self.dice.choice((1, 1, 4))):
+            count = self.dice.choice((1, 2, 3))
+            packed = self.asker.batch(self.publisher, len(self.batches) + 1, *[b"x" * 40] * count)
+            done = body_of(self.asker.put(b"a", packed), bodies.PutDone)
+            self.batches.append((done.first_offset, done.first_offset + count))
+        if self.dice.random() < 0.3 and self.asker.engine.tracks.take() is not None:  # which lets go of keys
+            self.asker.engine.tracks.failed()  # so all are still to be seen here
+
+    def get(self) -> None:
+        reply = self.asker.get(b"a", self.token, self.position, self.dice.choice((1, 2, 100)), b"x")
+        if reply.kind == Kind.MESSAGES:
+            first, _ = body_of(reply, bodies.Delivery).batches[-1]
+            end = first + Batch.parse(bytes(reply.blobs[-1])).count
+            self.sent |= set(range(self.position, end)) - self.done
+            self.position = end
+        elif reply.kind == Kind.REFUSED:
+            start, stop = body_of(reply, bodies.Refused).gone or (0, 0)
+            assert start < stop
+            self.gone += 1
+            self._ack(start, stop)
+            self.position = stop
+
+    def ack(self) -> None:
+        if self.sent:
+            start = self.dice.choice((min(self.sent), self.dice.choice(sorted(self.sent))))
+            stop = start + 1
+            while stop in self.sent and self.dice.random() < 0.7:
+                stop += 1
+            self.had |= set(range(start, stop))
+            self.sent -= self.had
+            self._ack(start, stop)
+
+    def _ack(self, start: int, stop: int) -> None:
+        body_of(self.asker.ack(b"a", self.token, (start, stop), name=b"x"), bodies.Done)
+        self.done |= set(range(start, stop))
+
+    def noted(self) -> set[int]:
+        """Return the offsets of messages that it is said to have."""
+        found: set[int] = set()
+        for stamp, (first, end) in enumerate(self.batches, 1):
+            for claim in self.tracker.seen((1 << 32 | self.publisher, stamp)):
+                if claim.history.kind == "subscriber":
+                    found |= {
+                        first + place for low, high in claim.parts or [(0, end - first)] for place in range(low, high)
+                    }
+        return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_of_what_a_topic_lets_go_of_a_subscriber_has_what_it_was_sent_before(seed: int) -> None:
+    trimmed = Trimmed(seed)
+    for _ in range(200):
+        what = trimmed.dice.choices(("put", "get", "ack", "attach"), (5, 4, 5, 0.3))[0]
+        getattr(trimmed, what)()
+    ended = {each for first, end in trimmed.batches if end <= trimmed.cursor for each in range(first, end)}
+    assert trimmed.noted() == trimmed.had & ended
+    assert trimmed.gone

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("clarion.broker")
 FILE = "histories.sqlite"
 _OFF = "histories.off"  # beside them: nothing was tracked for a while since
-_MOST_UNSAVED = 2 * 2**20  # notes, 24 bytes each, after which the disk is given up
+_MOST_UNSAVED = 2 * 2**20  # notes, 24 bytes each; more may wait for a moment, and then the disk is given up
+_CROWDED_S = 5.0
 _RETAIN_EVERY_S = 60.0
 _FAILING_S = 5.0  # for which saves may fail before nobody waits for them any more
 _AGAIN_S = 1.0  # after a save that failed
@@ -127,6 +128,7 @@ class HistoryWriter:
         self._save_at_s = 0.0
         self._failures = 0  # of saves
         self._failing_since_s = inf
+        self._crowded_since_s = inf
         self._is_released = self._is_marked = False  # as saves have failed for long
         self._awaited: tuple[int, int] | None = None  # the last ticket
         self._troubles: dict[_Work, str] = {}  # what fails, and why
@@ -195,14 +197,7 @@ class HistoryWriter:
 
     def _turn(self, now_s: float) -> None:
         self._hear(now_s)
-        tracker = self._tracks.tracker
-        if tracker is not None and tracker.waiting >= _MOST_UNSAVED:
-            if not self._is_saving and not self._is_failing:
-                self._save_at_s = min(self._save_at_s, now_s)  # it came all at once
-            elif why := self._troubles.get("save"):
-                self._give_up(f"{why}. What is noted meanwhile has come to more than is kept in memory")
-            else:
-                self._give_up("what is noted of where messages went cannot be saved as fast as it comes")
+        self._look_how_much_waits(now_s)
         if self._tracks.tracker is None:
             return
         if now_s - self._failing_since_s >= _FAILING_S:
@@ -215,6 +210,22 @@ class HistoryWriter:
             if unsaved is not None:
                 self._is_saving = True
                 self._orders.put(unsaved)
+
+    def _look_how_much_waits(self, now_s: float) -> None:
+        """Have it saved at once if it is very much, and give up if it stays so."""
+        tracker = self._tracks.tracker
+        if tracker is None or tracker.waiting < _MOST_UNSAVED:
+            if not self._is_saving:  # else it may come back
+                self._crowded_since_s = inf
+            return
+        self._crowded_since_s = min(self._crowded_since_s, now_s)
+        if now_s - self._crowded_since_s < _CROWDED_S:
+            if not self._is_failing:
+                self._save_at_s = min(self._save_at_s, now_s)
+        elif why := self._troubles.get("save"):
+            self._give_up(f"{why}. What is noted meanwhile has come to more than is kept in memory")
+        else:
+            self._give_up("what is noted of where messages went cannot be saved as fast as it comes")
 
     def _hear(self, now_s: float) -> None:
         """Take in what the thread did; after tracking was given up that changes nothing."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from clarion.broker.engine.batch_keys import SEVERAL, KeysPut
-from clarion.store.port import StoredBatch
+from clarion.broker.engine.batch_keys import SEVERAL, KeyedBatch, KeysPut
 
 _OURS, _THEIRS = 7, 8
 
@@ -17,7 +16,7 @@ def _keys(*batches: tuple[int, int], broker: int = _OURS) -> KeysPut:
 
 
 def _add(keys: KeysPut, first: int, count: int, stamp: int, broker: int = _OURS) -> None:
-    keys.add(StoredBatch(1, first, count, 0, 0, b""), broker << 32 | 1, stamp)
+    keys.add(first, first + count, broker << 32 | 1, stamp, 0)
 
 
 def _stamps(keys: KeysPut, before: int, after: int) -> list[int] | None:
@@ -69,3 +68,24 @@ def test_whether_all_are_of_one_origin_is_known() -> None:
     assert keys.origin == SEVERAL
     _add(keys, 30, 5, 3, broker=_THEIRS)
     assert keys.origin == _THEIRS, "those before were let go of"
+    again = _keys((10, 5))
+    _add(again, 30, 5, 2, broker=_THEIRS)
+    assert again.origin == _THEIRS
+
+
+def test_batches_that_have_messages_in_a_range_are_told_with_all_that_is_noted() -> None:
+    keys = KeysPut()
+    keys.add(10, 15, _OURS << 32 | 1, 1, 0)
+    keys.add(15, 18, _OURS << 32 | 1, 1, 5)
+    keys.add(18, 20, _THEIRS << 32 | 2, 9, 0)
+    first, second, third = (
+        KeyedBatch(10, 15, _OURS << 32 | 1, 1, 0),
+        KeyedBatch(15, 18, _OURS << 32 | 1, 1, 5),
+        KeyedBatch(18, 20, _THEIRS << 32 | 2, 9, 0),
+    )
+    assert list(keys.between(0, 100)) == [first, second, third]
+    assert list(keys.between(14, 15)) == [first]
+    assert list(keys.between(15, 19)) == [second, third]
+    assert not list(keys.between(20, 25))
+    keys.drop_below(15)
+    assert list(keys.between(0, 18)) == [second]

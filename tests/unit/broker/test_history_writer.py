@@ -309,6 +309,9 @@ def test_too_much_in_memory_is_given_up_with_the_cause_also_while_a_save_is_unde
     assert broker.writer._is_saving
     broker.note(10)
     broker.writer.turn(broker.now)
+    assert not told(logging.CRITICAL), "it may pass"
+    broker.now_s += _EVERY_S + 5.0
+    broker.writer.turn(broker.now)
     (why,) = told(logging.CRITICAL)
     if is_full:
         assert why.startswith("no room for histories. What is noted meanwhile has come to more than is kept in memory.")
@@ -323,16 +326,42 @@ def test_too_much_in_memory_is_given_up_with_the_cause_also_while_a_save_is_unde
     assert broker.mark.exists()
 
 
-def test_what_comes_all_at_once_is_saved_at_once(broker: _Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("meanwhile", ["nothing", "a save is under way", "a save fails once"])
+def test_what_comes_all_at_once_is_saved_at_once(
+    broker: _Broker, meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history_writer, "_MOST_UNSAVED", 10)
     broker.note()
-    broker.turn()
+    if meanwhile == "a save is under way":
+        broker.file.may_save.clear()
+        broker.writer.turn(broker.now)
+    else:
+        broker.turn()
+    if meanwhile == "a save fails once":
+        broker.file.fails["save"] = StoreUnavailable("histories are locked")
     broker.note(20)
     broker.writer.turn(broker.now)
     assert broker.writer._is_saving
+    broker.file.may_save.set()
     broker.turn()
+    broker.file.fails.clear()
+    broker.turn(1.0)
     assert broker.writer.stats()["tracking"] != "given up"
+    assert not broker.tracker.waiting
     assert not broker.mark.exists()
+    broker.writer.close()
+
+
+def test_too_much_for_long_is_given_up_though_saves_that_fail_are_tried_again(
+    broker: _Broker, monkeypatch: pytest.MonkeyPatch, told: Callable[[int], list[str]]
+) -> None:
+    monkeypatch.setattr(history_writer, "_MOST_UNSAVED", 10)
+    broker.file.fails["save"] = _FULL
+    broker.note(20)
+    for _ in range(7):
+        broker.turn(1.0)
+    assert broker.writer.stats()["tracking"] == "given up"
+    assert "What is noted meanwhile has come to more than is kept in memory" in told(logging.CRITICAL)[0]
     broker.writer.close()
 
 

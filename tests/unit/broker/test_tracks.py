@@ -6,10 +6,11 @@ import struct
 
 import pytest
 from tests.unit.broker.asker import Asker, body_of
-from tests.unit.broker.lease_askers import NAME, SharedAsker
+from tests.unit.broker.lease_askers import JOBS, NAME, SharedAsker
 
 from clarion.broker.engine import Engine
 from clarion.broker.engine import tracks as tracks_module
+from clarion.broker.engine.foreign_puts import ForeignPut, Took
 from clarion.broker.engine.topic_log import read_batches
 from clarion.model.ids import STAMPS_PER_S, MessageId, stamp_from_unix_s
 from clarion.tracking.paths import NOT_FOUND
@@ -450,6 +451,112 @@ def test_keys_that_everybody_has_acked_and_those_that_are_too_many_are_let_go_of
     asker.ack(b"news", token, (2, 4))
     assert _whole(tracker, 3), "it is read from the log"
     assert _whole(tracker, 4), "it is read from the log"
+
+
+def test_quiet_topics_let_go_of_their_keys_and_all_do_where_nothing_is_tracked_any_more() -> None:
+    asker, _ = _tracked()
+    asker.subscribe(b"other")
+    tracks = asker.engine.tracks
+    for topic in (b"news", b"other"):
+        asker.put(topic, asker.batch(1, 1, b"a"))
+        tracks.take()
+        tracks.saved()
+    assert list(tracks._keys_put) == [asker.state.topics[b"other"].number]
+    tracks.give_up()
+    assert not tracks._keys_put
+
+
+def test_keys_of_one_topic_are_not_anothers() -> None:
+    asker, tracker = _tracked()
+    asker.subscribe(b"other")
+    for number in range(1, 4):
+        asker.put(b"other", asker.batch(1, number, b"b"))
+    asker.engine.tracks._keys_put.pop(asker.state.topics[b"other"].number)  # it was quiet
+    for number in range(1, 4):
+        asker.put(b"news", asker.batch(1, number, b"a"))
+    token = asker.attach(b"news").token
+    asker.ack(b"news", token, (0, 3))
+    asker.send_put(b"news", asker.batch(1, 4, b"a"))
+    asker.send_put(b"other", asker.batch(1, 4, b"b"))
+    asker.settle()
+    asker.ack(b"news", token, (3, 4))
+    assert [_whole(tracker, stamp) for stamp in range(1, 9)] == [False] * 3 + [True] * 4 + [False]
+
+
+def test_of_several_origins_each_has_a_history_of_its_own() -> None:
+    asker, tracker = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    data = bytes(encode_batch([b"f"], broker=2, publisher=9, stamp=50, number=1))
+    foreign = ForeignPut(2, bytes(16), 5, b"news", 0, 0, 1, 0, True, data)
+    assert asker.engine.foreign_puts.take(foreign, asker.now) is Took.DONE
+    asker.settle()
+    asker.ack(b"news", asker.attach(b"news").token, (0, 2))
+    assert _whole(tracker, 1)
+    (claim,) = [claim for claim in tracker.seen((2 << 32 | 9, 50)) if claim.history.kind == "subscriber"]
+    assert claim.history == HistoryName("subscriber", 2, 0, b"reader")
+
+
+def test_staged_batches_are_among_the_keys() -> None:
+    asker, _ = _tracked()
+    asker.ask(Kind.STAGE, bodies.Stage(b"news", b"sink", 1, b"0", 0), asker.batch(1, 0, b"s"))
+    asker.ask(Kind.COMMIT_STAGED, bodies.CommitStaged(b"sink", 1, None))
+    assert len(asker.engine.tracks._keys_put[asker.state.topics[b"news"].number]) == 1
+
+
+_TRIM = bodies.Configure(b"news", "keep", {"max_bytes": 300, "at_bound": "trim"})
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_what_a_topic_let_go_of_unread_is_not_received(beyond: int) -> None:
+    asker, tracker = _tracked()
+    asker.ask(Kind.CONFIGURE, _TRIM)
+    token = asker.attach(b"news").token
+    for stamp in range(1, 7):
+        asker.put(b"news", asker.batch(1, stamp, b"x" * 100))
+    start, stop = body_of(asker.get(b"news", token), bodies.Refused).gone or (-1, -1)
+    assert (start, stop) == (0, 4)
+    asker.ack(b"news", token, (start, stop + beyond))
+    assert [_whole(tracker, stamp) for stamp in range(1, 6)] == [False] * 4 + [beyond == 1]
+    assert not asker.engine.tracks._gone_past
+
+
+@pytest.mark.parametrize(
+    "acks", [[(0, 1), (1, 3), (3, 7), (7, 8)], [(0, 8)], [(0, 7), (7, 8)], [(3, 7), (0, 3), (7, 8)]]
+)
+def test_what_was_sent_before_a_topic_let_go_of_it_is_received(acks: list[tuple[int, int]]) -> None:
+    asker, tracker = _tracked()
+    asker.ask(Kind.CONFIGURE, _TRIM)
+    token = asker.attach(b"news").token
+    asker.put(b"news", asker.batch(1, 1, b"x" * 50, b"x" * 50))
+    asker.put(b"news", asker.batch(1, 2, b"x" * 50, b"x" * 50))
+    for stamp in range(3, 8):
+        asker.put(b"news", asker.batch(1, stamp, b"x" * 100))
+    assert body_of(asker.get(b"news", token, 3), bodies.Refused).gone == (3, 7), "three were sent"
+    for ack in acks:
+        asker.ack(b"news", token, ack)
+    parts = {
+        stamp: claim.parts
+        for stamp in range(1, 8)
+        for claim in tracker.seen((_WHO, stamp))
+        if claim.history.kind == "subscriber"
+    }
+    assert parts == {1: (), 2: ((0, 1),), 6: ()}
+
+
+def test_what_a_topic_let_go_of_is_received_by_nobody_who_shares() -> None:
+    asker, tracker = SharedAsker(), Tracker()
+    asker.engine = Engine(asker.store, asker.limits, tracker=tracker)
+    asker.ask(Kind.CONFIGURE, bodies.Configure(JOBS, "keep", {"max_bytes": 300, "at_bound": "trim"}))
+    holder, other = asker.join(), asker.join()
+    asker.put_jobs(b"x" * 100)
+    asker.take(holder)
+    for _ in range(5):
+        asker.put_jobs(b"x" * 100)
+    gone = body_of(asker.take(other), bodies.Refused).gone
+    assert gone == (1, 4)
+    asker.done(holder, (0, 1))
+    asker.done(other, gone)
+    assert [_whole(tracker, stamp) for stamp in range(1, 6)] == [True, False, False, False, False]
 
 
 def _whole(tracker: Tracker, stamp: int) -> bool:

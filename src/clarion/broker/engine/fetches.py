@@ -380,6 +380,7 @@ class Fetches:
             return
         unacked = acked.next_unacked(position)
         if unacked < topic.first_offset:
+            self._subscriptions.tell_gone(topic, subscription, unacked)
             delivery.gone.append((number, unacked, topic.first_offset))
             position = topic.first_offset
         share = max(_LEAST_BYTES, delivery.left_bytes // (1 + len(session.ready)))

@@ -73,7 +73,7 @@ class Gets:
         """Return what is there from a position on; refuse where something of that is gone, or cannot be read."""
         unacked = subscription.acked.next_unacked(position)
         if unacked < topic.first_offset:
-            raise gone_below(topic, unacked)
+            raise self._subscriptions.tell_gone(topic, subscription, unacked)
         return unacked, self._batches(body, topic, position)
 
     def _batches(self, body: bodies.Get | bodies.Read, topic: Topic, position: int) -> Batches:

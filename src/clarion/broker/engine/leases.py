@@ -11,7 +11,7 @@ from clarion.broker.engine.dead_letters import DeadLetters
 from clarion.broker.engine.lease_table import Consumer, KeyOrder, LeaseTable
 from clarion.broker.engine.limits import MAX_RANGES
 from clarion.broker.engine.state import Leasable, State
-from clarion.broker.engine.subscriptions import Subscriptions, Use, gone_below, show_held
+from clarion.broker.engine.subscriptions import Subscriptions, Use, show_held
 from clarion.broker.engine.topic_log import UNREAD, batches_of, count_unread, cut, has_expired, opened, unread
 from clarion.broker.engine.topics import Subscription, Topic
 from clarion.model.names import is_dead_letters, to_text
@@ -136,11 +136,11 @@ class Leases:
         A take that waits is refused later only by what it waits for: an answer as good as messages.
         """
         found = self._find(body, now)
-        _, topic, _, leases, consumer = found
+        _, topic, subscription, leases, consumer = found
         if body.number <= consumer.last_take:
             return _Take(found, self._gather_again(topic, consumer, body.number), is_repeat=True)
         leases.see(topic.visible_end, now.monotonic_s)
-        lease = self._gather(body, topic, leases, consumer, now)
+        lease = self._gather(body, topic, subscription, leases, consumer, now)
         if not lease.messages and body.wait_ms > 0:
             self._state.check_waiting(ended=consumer.token in leases.waiting)
         return _Take(found, lease, is_repeat=False)
@@ -364,7 +364,7 @@ class Leases:
                 break
             consumer = leases.consumers[token]
             try:
-                lease = self._gather(take.body, topic, leases, consumer, now)
+                lease = self._gather(take.body, topic, subscription, leases, consumer, now)
             except Refused as refused:
                 self._state.refuse(take.reply_to, refused)
             else:
@@ -439,13 +439,21 @@ class Leases:
 
     # Putting leases together.
 
-    def _gather(self, body: bodies.Take, topic: Topic, leases: LeaseTable, consumer: Consumer, now: Now) -> NewLease:
+    def _gather(
+        self,
+        body: bodies.Take,
+        topic: Topic,
+        subscription: Subscription,
+        leases: LeaseTable,
+        consumer: Consumer,
+        now: Now,
+    ) -> NewLease:
         """Return what may be leased to a consumer now, perhaps nothing; refuse where the first of it is gone, or cannot
         be read."""
         limits, lease = self._state.limits, NewLease()
         max_messages, max_bytes = self._state.most_of(body)
         if leases.ready.total and leases.ready[0][0] < topic.first_offset:
-            raise gone_below(topic, leases.ready[0][0])
+            raise self._subscriptions.tell_gone(topic, subscription, leases.ready[0][0])
         most = leases.share_of(consumer, max_messages)
         if not most:
             return lease

@@ -536,6 +536,11 @@ class Subscriptions:
                 self._state.open.on_durable.append(Leasable(topic, subscription, leases, finished=ranges))
         return news
 
+    def tell_gone(self, topic: Topic, subscription: Subscription, start: int) -> Refused:
+        """Return how a subscriber is told that what it is to get next, from an offset on, is gone; it acks that."""
+        self._tracks.told_gone(topic, subscription, start)
+        return gone_below(topic, start)
+
     def take_expired(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
         """Take a range that expired before it was read as done."""
         self._state.counters["messages_expired"] += stop - start

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from clarion.broker.engine.batch_keys import SEVERAL, KeysPut, KeysRead
+from clarion.broker.engine.batch_keys import SEVERAL, KeyedBatch, KeysPut, KeysRead, keyed
 from clarion.broker.engine.clock import Now
 from clarion.broker.engine.state import State
 from clarion.broker.engine.topic_log import UNREAD, count_unread, has_expired, read_batches
@@ -37,7 +37,7 @@ _SKIPPED_MESSAGES = 10_000  # of a range that was gone past at once, all of whos
 _COMMITTED_BEFORE_US = (300_000, 60_000_000)
 _LOOKED_FOR_BYTES = 32 * 2**20  # of a topic's log, in which a batch is looked for from each of these times on
 _TOLD_WAITING = 1000  # subscribers that are still to get a batch, and are told by name
-_KEYS_PUT = 1 << 17  # of all topics, 32 bytes each; who is further behind has them read from the log
+_KEYS_PUT = 1 << 17  # of all topics, 34 bytes each and 400 a topic; who is further behind has them read from the log
 
 
 class Begun(NamedTuple):
@@ -95,7 +95,8 @@ class Tracks:
                 who, stamp = key_of(data)
                 if keys is None:
                     keys = self._keys_put[topic.number] = KeysPut()
-                keys.add(batch, who, stamp)
+                first = batch.first_offset
+                keys.add(first, first + batch.count, who, stamp, first_counter_of(data))
                 origin = who >> 32
                 if origin == own:
                     notes += (published, who, stamp)
@@ -131,7 +132,7 @@ class Tracks:
             return
         name, cursor = subscription.name, subscription.acked.cursor
         if self._gone_past and (topic.number, name) in self._gone_past:
-            self._note_ended(topic, name, self._read(topic, before, cursor), before, cursor)
+            self._note_ended(topic, name, self._between(topic, before, cursor), before, cursor)
         else:
             self._note_acked(topic, name, before, cursor)
         self._moved(topic, subscription)
@@ -152,55 +153,65 @@ class Tracks:
             return
         name, (start, stop) = subscription.name, skipped
         if batch is not None:
-            touched = [batch]
+            touched = [keyed(batch)]
         elif stop - start <= _SKIPPED_MESSAGES:
-            touched = list(self._read(topic, start, stop))
+            touched = list(self._between(topic, start, stop))
         else:
-            touched = [*self._read(topic, start, start + 1), *self._read(topic, stop - 1, stop)]
+            touched = [*self._between(topic, start, start + 1), *self._between(topic, stop - 1, stop)]
         for each in touched:
             self._note_part("skipped", name, each, start, stop)
         self._gone_past.setdefault((topic.number, name), AckedRanges()).add(start, stop)
         cursor = subscription.acked.cursor
         if cursor > before:
-            beyond = self._read(topic, max(before, stop), cursor)
+            beyond = self._between(topic, max(before, stop), cursor)
             batches = {each.first_offset: each for each in (*touched, *beyond)}
             self._note_ended(topic, name, batches.values(), before, cursor)
         self._moved(topic, subscription)
 
-    def _note_ended(self, topic: Topic, name: bytes, batches: Iterable[StoredBatch], before: int, cursor: int) -> None:
+    def told_gone(self, topic: Topic, subscription: Subscription, start: int) -> None:
+        """Take in that a subscriber is told that what it is to get next, from an offset on, is gone: it acks that, and
+        has not had it. It may have had what it was sent before that was let go of, and acks then."""
+        if self.tracker is None or _is_ours(subscription.name):
+            return
+        leases, stop = subscription.leases, topic.first_offset
+        if leases is None:
+            never_sent = subscription.acked.unacked(start, stop)
+        else:
+            never_sent = [(low, min(high, stop)) for low, high, _ in leases.ready if low < stop]
+        past = self._gone_past.setdefault((topic.number, subscription.name), AckedRanges())
+        past.add_all(never_sent)
+
+    def _note_ended(self, topic: Topic, name: bytes, batches: Iterable[KeyedBatch], before: int, cursor: int) -> None:
         """Note what a subscriber has of batches that end with what it did now, but for what it went past."""
         key, begins = (topic.number, name), cursor
         for batch in batches:
-            end = batch.first_offset + batch.count
-            if before < end <= cursor:
-                self._note_had(topic, name, batch, batch.first_offset, end)
-            elif batch.first_offset < cursor < end:
+            if before < batch.end <= cursor:
+                self._note_had(topic, name, batch, batch.first_offset, batch.end)
+            elif batch.first_offset < cursor < batch.end:
                 begins = batch.first_offset
         past = self._gone_past[key]
         past.add(0, begins)  # which nobody asks about any more
         if not len(past) and past.cursor <= begins:
             del self._gone_past[key]
 
-    def _note_had(self, topic: Topic, name: bytes, batch: StoredBatch, start: int, stop: int) -> None:
+    def _note_had(self, topic: Topic, name: bytes, batch: KeyedBatch, start: int, stop: int) -> None:
         """Note which messages of a batch, of these, a subscriber has: all but those that it went past."""
         past = self._gone_past.get((topic.number, name))
         had = [(start, stop)] if past is None else past.unacked(start, stop)
-        if had == [(batch.first_offset, batch.first_offset + batch.count)]:
-            self._note_received(name, [key_of(batch.data)])
+        if had == [(batch.first_offset, batch.end)]:
+            self._note_received(name, [(batch.who, batch.stamp)])
         else:
             for first, last in had:
                 self._note_part("subscriber", name, batch, first, last)
 
-    def _note_part(self, kind: str, subscriber: bytes, batch: StoredBatch, start: int, stop: int) -> None:
+    def _note_part(self, kind: str, subscriber: bytes, batch: KeyedBatch, start: int, stop: int) -> None:
         """Note of which messages of a batch, by their offsets, something is true."""
         assert self.tracker is not None
-        first = batch.first_offset
-        low, high = max(start, first) - first, min(stop, first + batch.count) - first
+        first, end, who, stamp, counter = batch
+        low, high = max(start, first) - first, min(stop, end) - first
         if low < high:
-            who, stamp = key_of(batch.data)
-            since = first_counter_of(batch.data)
-            low, high = low + since, high + since
-            self.tracker.note_part(self._number(kind, who >> 32, name=subscriber), who, stamp, low, high)
+            number = self._number(kind, who >> 32, name=subscriber)
+            self.tracker.note_part(number, who, stamp, low + counter, high + counter)
 
     def _note_acked(self, topic: Topic, subscriber: bytes, before: int, after: int) -> None:
         """Note the batches whose last message a subscriber acked now."""
@@ -240,7 +251,7 @@ class Tracks:
         self.tracker.attached(name, topic.name, cursor, now.unix_us)
         self.tracker.received_up_to(name, topic.name, cursor)
         if topic.first_offset < cursor < topic.visible_end:  # perhaps in the middle of a batch
-            for batch in self._read(topic, cursor, cursor + 1):
+            for batch in self._between(topic, cursor, cursor + 1):
                 self._note_part("skipped", name, batch, batch.first_offset, cursor)
                 self._gone_past[topic.number, name] = AckedRanges(cursor)
 
@@ -261,7 +272,7 @@ class Tracks:
         for start, stop in subscription.acked.unacked(subscription.acked.cursor, to):
             ends = [(start, stop)] if stop - start <= _SKIPPED_MESSAGES else [(start, start + 1), (stop - 1, stop)]
             for first, last in ends:
-                for batch in self._read(topic, first, last):
+                for batch in self._between(topic, first, last):
                     self._note_part("skipped", subscription.name, batch, start, stop)
         self._gone_past[topic.number, subscription.name] = AckedRanges(to)
         self.tracker.received_up_to(subscription.name, topic.name, to)
@@ -270,13 +281,12 @@ class Tracks:
     def _left(self, topic: Topic, subscription: Subscription) -> None:
         """Note what a subscriber has of batches that it has not all of."""
         name, cursor = subscription.name, subscription.acked.cursor
-        for batch in self._read(topic, cursor - 1, cursor) if cursor > topic.first_offset else ():
-            if cursor < batch.first_offset + batch.count:
+        for batch in self._between(topic, cursor - 1, cursor) if cursor else ():
+            if cursor < batch.end:
                 self._note_had(topic, name, batch, batch.first_offset, cursor)
         for start, stop in subscription.acked:
-            for batch in self._read(topic, start, stop):
-                end = batch.first_offset + batch.count
-                self._note_had(topic, name, batch, max(start, batch.first_offset), min(stop, end))
+            for batch in self._between(topic, start, stop):
+                self._note_had(topic, name, batch, max(start, batch.first_offset), min(stop, batch.end))
 
     def _ending_in(self, topic: Topic, before: int, after: int) -> Iterable[tuple[int, int]]:
         """Return the keys of batches whose last message is at or above one offset and below another."""
@@ -291,6 +301,14 @@ class Tracks:
             for batch in self._read(topic, before, after)
             if before < batch.first_offset + batch.count <= after
         )
+
+    def _between(self, topic: Topic, start: int, stop: int) -> Iterator[KeyedBatch]:
+        """Return the batches that have messages of [start, stop), as far as they are known: what the topic has let go
+        of, too, where it was put lately."""
+        first = topic.first_offset
+        if start < first and (keys := self._keys_put.get(topic.number)) is not None:
+            yield from keys.between(start, min(stop, first))
+        yield from map(keyed, self._read(topic, max(start, first), stop))
 
     def _read(self, topic: Topic, start: int, stop: int) -> Iterator[StoredBatch]:
         """Return the batches that hold messages of [start, stop), as far as they can be read."""
@@ -426,7 +444,7 @@ class Tracks:
 
     def forget_topics(self) -> None:
         """Go on with topics, and positions in them, as they are read from the store again."""
-        self._gone_past, self._keys_put = {}, {}
+        self._gone_past, self._keys_put, self._state.keys_read = {}, {}, KeysRead()
         before = {**self._saving, **dict.fromkeys(self._noted, 0)}
         saving, self._saving, self._noted = self._saving, {}, set()
         for topic in before:
