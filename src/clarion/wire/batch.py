@@ -41,7 +41,7 @@ _CHECKSUM_AT, _STAMP_AT, _NUMBER_AT = 8, 32, 40
 _OWNER = struct.Struct("<II")  # broker, publisher
 _OWNER_AND_STAMP = struct.Struct("<II4xQ")
 _OWNER_AT = 20
-_COUNTER = struct.Struct("<H")  # of the first message
+_COUNTER_AND_KEY = struct.Struct("<H12xII4xQ")  # of the first message; broker, publisher, stamp
 _COUNTER_AT = 6
 _CHECKED_FROM = 16  # the checksum covers all that follows it; what precedes it is its seed
 assert _HEADER.size == HEADER_BYTES
@@ -77,10 +77,11 @@ def key_of(data: Buffer) -> tuple[int, int]:
     return broker << 32 | publisher, stamp
 
 
-def first_counter_of(data: Buffer) -> int:
-    """Return the counter of a batch's first message: above 0 where it is the later part of one that was cut."""
-    (counter,) = _COUNTER.unpack_from(data, _COUNTER_AT)
-    return int(counter)
+def key_and_counter_of(data: Buffer) -> tuple[int, int, int]:
+    """Return the key of a batch, and the counter of its first message: above 0 where it is the later part of one that
+    was cut."""
+    counter, broker, publisher, stamp = _COUNTER_AND_KEY.unpack_from(data, _COUNTER_AT)
+    return broker << 32 | publisher, stamp, counter
 
 
 class Identity(TypedDict):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from clarion.store.port import StoredBatch
-from clarion.wire.batch import first_counter_of, key_of
+from clarion.wire.batch import key_and_counter_of, key_of
 
 SEVERAL = -1  # origins
 _KEYS_READ = 16_384
@@ -26,21 +26,20 @@ class KeyedBatch(NamedTuple):
 
 def keyed(batch: StoredBatch) -> KeyedBatch:
     """Return a batch as it is noted."""
-    data, first = batch.data, batch.first_offset
-    return KeyedBatch(first, first + batch.count, *key_of(data), first_counter_of(data))
+    first = batch.first_offset
+    return KeyedBatch(first, first + batch.count, *key_and_counter_of(batch.data))
 
 
 class KeysPut:
     """The keys of the newest batches of a topic, as notes are: those of many are noted for a subscriber in one copy,
     and nobody looks at a batch again, whose memory is cold by then."""
 
-    __slots__ = ("_begins", "_counters", "_ends", "_notes", "origin")
+    __slots__ = ("_begins", "_ends", "_notes", "origin")
 
     def __init__(self) -> None:
         self._begins = 0
         self._ends = array("Q")  # offsets
-        self._notes = array("Q")
-        self._counters = array("H")  # of first messages
+        self._notes = array("Q")  # with the counter of the first message in place of the history
         self.origin = SEVERAL  # the one of all of them, or this
 
     def __len__(self) -> int:
@@ -50,12 +49,11 @@ class KeysPut:
         """Add the topic's next batch; should some before it be missing, begin anew with it."""
         if not self._ends or first_offset != self._ends[-1]:
             self._begins, self.origin = first_offset, who >> 32
-            del self._ends[:], self._notes[:], self._counters[:]
+            del self._ends[:], self._notes[:]
         elif who >> 32 != self.origin:
             self.origin = SEVERAL
         self._ends.append(end)
-        self._notes.extend((0, who, stamp))
-        self._counters.append(first_counter)
+        self._notes.extend((first_counter, who, stamp))
 
     def ending_in(self, before: int, after: int) -> array[int] | None:
         """Return notes, of no history yet, of the batches whose last message is at or above one offset and below
@@ -72,15 +70,15 @@ class KeysPut:
             first = ends[place - 1] if place else self._begins
             if first >= stop:
                 return
-            _, who, stamp = self._notes[3 * place : 3 * place + 3]
-            yield KeyedBatch(first, ends[place], who, stamp, self._counters[place])
+            counter, who, stamp = self._notes[3 * place : 3 * place + 3]
+            yield KeyedBatch(first, ends[place], who, stamp, counter)
 
     def drop_below(self, offset: int) -> None:
         """Let go of batches that end at or below an offset."""
         count = bisect_right(self._ends, offset)
         if count:
             self._begins = self._ends[count - 1]
-            del self._ends[:count], self._notes[: 3 * count], self._counters[:count]
+            del self._ends[:count], self._notes[: 3 * count]
 
 
 class KeysRead:

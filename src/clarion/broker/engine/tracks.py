@@ -25,7 +25,7 @@ from clarion.model.ranges import AckedRanges
 from clarion.store.port import StoredBatch
 from clarion.tracking.paths import NOT_FOUND, Held
 from clarion.tracking.tracker import Claim, HistoryName, Tracker, Unsaved
-from clarion.wire.batch import first_counter_of, key_of
+from clarion.wire.batch import key_and_counter_of, key_of
 from clarion.wire.frames import Buffer
 
 _MARGIN_US = 180 * 1_000_000  # by which commit times of different topics may be out of order
@@ -37,7 +37,7 @@ _SKIPPED_MESSAGES = 10_000  # of a range that was gone past at once, all of whos
 _COMMITTED_BEFORE_US = (300_000, 60_000_000)
 _LOOKED_FOR_BYTES = 32 * 2**20  # of a topic's log, in which a batch is looked for from each of these times on
 _TOLD_WAITING = 1000  # subscribers that are still to get a batch, and are told by name
-_KEYS_PUT = 1 << 17  # of all topics, 34 bytes each and 400 a topic; who is further behind has them read from the log
+_KEYS_PUT = 1 << 17  # of all topics, 32 bytes each and 340 a topic; who is further behind has them read from the log
 
 
 class Begun(NamedTuple):
@@ -92,11 +92,11 @@ class Tracks:
                 read = next(self._read(topic, batch.first_offset, batch.first_offset + 1), None)
                 data = b"" if read is None else read.data
             if data:
-                who, stamp = key_of(data)
+                who, stamp, counter = key_and_counter_of(data)
                 if keys is None:
                     keys = self._keys_put[topic.number] = KeysPut()
                 first = batch.first_offset
-                keys.add(first, first + batch.count, who, stamp, first_counter_of(data))
+                keys.add(first, first + batch.count, who, stamp, counter)
                 origin = who >> 32
                 if origin == own:
                     notes += (published, who, stamp)
@@ -338,7 +338,7 @@ class Tracks:
                 if is_unread or self._state.store.staged_totals(topic.number)[0]:
                     found.append(Held(topic_name, NOT_FOUND, 0))
                 continue
-            offset = batch.first_offset + message.counter - first_counter_of(batch.data)
+            offset = batch.first_offset + message.counter - keyed(batch).first_counter
             waiting, received = [], []
             for name, subscription in topic.subscriptions.items():
                 if offset not in subscription.acked:
@@ -358,8 +358,8 @@ class Tracks:
         for before_us in _COMMITTED_BEFORE_US:
             at, left = self._state.store.offset_at(topic.number, stamped_us - before_us), _LOOKED_FOR_BYTES
             for batch in self._read(topic, at, topic.visible_end) if at is not None else ():
-                place = message.counter - first_counter_of(batch.data)  # it may be a part of what was put together
-                if key_of(batch.data) == message.batch_key and 0 <= place < batch.count:
+                who, stamp, counter = key_and_counter_of(batch.data)  # it may be a part of what was put together
+                if (who, stamp) == message.batch_key and 0 <= message.counter - counter < batch.count:
                     return batch, True
                 left -= len(batch.data)
                 if left < 0:
