@@ -125,7 +125,7 @@ class HistoryWriter:
         self._tracks = tracks
         self._every_s = save_every_s
         self._now = now  # as the loop saw it last
-        self._save_at_s = 0.0
+        self._save_at_s = self._look_at_s = 0.0
         self._failures = 0  # of saves
         self._failing_since_s = inf
         self._crowded_since_s = inf
@@ -187,9 +187,13 @@ class HistoryWriter:
     def turn(self, now: Now, *, is_awaited: bool = False) -> None:
         """Take in what was saved, and have saved what is due; soon where it is awaited."""
         self._now = now
-        if is_awaited and not self._is_failing:
-            self._save_at_s = min(self._save_at_s, now.monotonic_s + _AWAITED_S)
+        if is_awaited:
+            if not self._is_failing:
+                self._save_at_s = min(self._save_at_s, now.monotonic_s + _AWAITED_S)
+        elif now.monotonic_s < self._look_at_s and self._outcomes.empty():
+            return
         self._turn(now.monotonic_s)
+        self._look_at_s = min(now.monotonic_s + _LOOK_EVERY_S, self.next_deadline_s(now.monotonic_s))
 
     @property
     def _is_failing(self) -> bool:

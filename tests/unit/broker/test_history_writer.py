@@ -308,9 +308,10 @@ def test_too_much_in_memory_is_given_up_with_the_cause_also_while_a_save_is_unde
     broker.writer.turn(broker.now._replace(monotonic_s=broker.now_s + _EVERY_S))
     assert broker.writer._is_saving
     broker.note(10)
+    broker.now_s += _EVERY_S + 1.0
     broker.writer.turn(broker.now)
     assert not told(logging.CRITICAL), "it may pass"
-    broker.now_s += _EVERY_S + 5.0
+    broker.now_s += 5.0
     broker.writer.turn(broker.now)
     (why,) = told(logging.CRITICAL)
     if is_full:
@@ -340,6 +341,7 @@ def test_what_comes_all_at_once_is_saved_at_once(
     if meanwhile == "a save fails once":
         broker.file.fails["save"] = StoreUnavailable("histories are locked")
     broker.note(20)
+    broker.now_s += 0.1
     broker.writer.turn(broker.now)
     assert broker.writer._is_saving
     broker.file.may_save.set()

@@ -79,42 +79,46 @@ class Tracks:
         tracker, own = self.tracker, self._state.identity.broker
         if tracker is None:
             return
-        published, topics = self._published, self._topics
         notes: list[int] = []
-        last: Topic | None = None
+        last, origin, number = None, -1, 0
         keys: KeysPut | None = None
-        for topic, batch in shown:
-            data = batch.data
+        for topic, (_, first, count, self._latest_us, _, data, _) in shown:
             if topic is not last:
                 self._mark(topic)
-                last, keys = topic, self._keys_put.get(topic.number)
+                last, origin, keys = topic, -1, self._keys_put.get(topic.number)
             if not data:  # it was staged
-                read = next(self._read(topic, batch.first_offset, batch.first_offset + 1), None)
+                read = next(self._read(topic, first, first + 1), None)
                 data = b"" if read is None else read.data
             if data:
                 who, stamp, counter = key_and_counter_of(data)
                 if keys is None:
                     keys = self._keys_put[topic.number] = KeysPut()
-                first = batch.first_offset
-                keys.add(first, first + batch.count, who, stamp, counter)
-                origin = who >> 32
+                keys.add(first, first + count, who, stamp, counter)
+                if who >> 32 != origin:
+                    origin = who >> 32
+                    number = self._put_on(origin, topic)
                 if origin == own:
-                    notes += (published, who, stamp)
-                if not topic.settings.temporary:  # of which there may be ever more
-                    number = topics.get((origin, topic.name))
-                    if number is None:
-                        number = topics[origin, topic.name] = self._number("topic", origin, name=topic.name)
+                    notes += (self._published, who, stamp)
+                if number:
                     notes += (number, who, stamp)
-            self._latest_us = batch.committed_at_us
         tracker.note_all(notes)
+
+    def _put_on(self, origin: int, topic: Topic) -> int:
+        """Return the number of the history of a topic; 0 for temporary ones, of which there may be ever more."""
+        if topic.settings.temporary:
+            return 0
+        number = self._topics.get((origin, topic.name))
+        if number is None:
+            number = self._topics[origin, topic.name] = self._number("topic", origin, name=topic.name)
+        return number
 
     def held_back(self, topic: Topic, key: tuple[int, int]) -> None:
         """Note a batch that was put here, and appears later."""
         origin = key[0] >> 32
         if self.tracker is not None and origin == self._state.identity.broker:
             self.tracker.note(self._published, *key)
-            if not topic.settings.temporary:
-                self.tracker.note(self._number("topic", origin, name=topic.name), *key)
+            if number := self._put_on(origin, topic):
+                self.tracker.note(number, *key)
 
     def _mark(self, topic: Topic) -> None:
         topic.is_noted = True
