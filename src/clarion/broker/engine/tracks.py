@@ -448,7 +448,8 @@ class Tracks:
 
     def forget_topics(self) -> None:
         """Go on with topics, and positions in them, as they are read from the store again."""
-        self._gone_past, self._keys_put, self._state.keys_read = {}, {}, KeysRead()
+        self._gone_past, self._keys_put = {}, {}
+        self._state.keys_read = None if self.tracker is None else KeysRead()
         before = {**self._saving, **dict.fromkeys(self._noted, 0)}
         saving, self._saving, self._noted = self._saving, {}, set()
         for topic in before:
