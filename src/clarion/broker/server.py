@@ -322,13 +322,24 @@ class Broker:
             self._links.heard(peer, request.kind, request.body, request.blob, now)
             return
         assert isinstance(request.body, AskLinks)
-        why_not = self._links.forget(request.body.forget, now) if request.body.forget else ""
+        if not request.body.forget:
+            self._tell_of_links(peer, request.request_id, now)
+            return
+        why_not = self._links.forget(request.body.forget, now, (peer, request.request_id))
         if why_not:
             self._engine.refuse(peer, request.request_id, Code.MALFORMED, why_not)
-        else:
-            status = LinksAre(self._links.status(now))
-            self._transport.send(peer, pack_frames(Kind.ACK, request.request_id, status))
-            self._transport.flush()
+        self._tell_forgotten(now)
+
+    def _tell_of_links(self, peer: Peer, request_id: int, now: Now) -> None:
+        self._transport.send(peer, pack_frames(Kind.ACK, request_id, LinksAre(self._links.status(now))))
+        self._transport.flush()
+
+    def _tell_forgotten(self, now: Now) -> None:
+        for (peer, request_id), why_not in self._links.take_forgotten():
+            if why_not:
+                self._engine.refuse(peer, request_id, Code.BUSY, f"{why_not}. Try again: it is forgotten in part")
+            else:
+                self._tell_of_links(peer, request_id, now)
 
     def _trace(self, peer: Peer, request_id: int, message: bytes, now: Now) -> None:
         try:
@@ -421,11 +432,14 @@ class Broker:
         """Return what clients are answered now: of links are the rest, or held until other brokers have confirmed."""
         now = self._now()
         ours = []
-        for reply in replies:
-            if isinstance(reply.peer, LinkPeer):
-                self._links.on_reply(reply, now)
-            elif not self._links.hold(reply, now):
-                ours.append(reply)
+        while replies:
+            for reply in replies:
+                if isinstance(reply.peer, LinkPeer):
+                    self._links.on_reply(reply, now)
+                elif not self._links.hold(reply, now):
+                    ours.append(reply)
+            self._tell_forgotten(now)
+            replies = self._engine.take_replies()
         return ours + self._links.take_held(now, all_of_them=bool(self._stops))
 
     def _send(self, reply: Reply) -> None:

@@ -131,6 +131,7 @@ class ForeignPuts:
             writer = self._puts.writer_of(topic, publisher, now)
         last = writer.kept[-1] if writer is not None and writer.kept else None
         if last is not None and put.topic < last.checksum:
+            self._tell_older(put, last.checksum)
             return _Plan(Took.FORGED, seen)  # of a topic that is gone there
         position = last.messages_total if last is not None and last.checksum == put.topic else None
         if position is not None and position >= put.stop:
@@ -151,6 +152,17 @@ class ForeignPuts:
         except Refused as refused:
             refused.seen = seen
             raise
+
+    def _tell_older(self, put: ForeignPut, newest: int) -> None:
+        """Tell of a batch of a topic that is gone at its origin: it was long on its way, or nothing comes any more."""
+        self._state.counters["link_forged"] += 1
+        if put.is_start:  # who reads it there has just begun
+            self._state.notices.trouble(
+                Code.STALE,
+                f"{to_text(put.name)} of broker {put.origin:08x} is its topic {put.topic}, and here are messages of its"
+                f" topic {newest}. Was an older copy of its store restored? What is put there does not come here:"
+                f" delete {to_text(put.name)} here, once it is read, so that it begins anew",
+            )
 
     def _store(self, plan: _Plan, put: ForeignPut, now: Now) -> None:
         """Store a batch, or that it was left out or may not come, with all that it needs."""

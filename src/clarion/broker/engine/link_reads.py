@@ -130,7 +130,8 @@ class LinkReads:
         state = self._state
         page = state.store.topics_of(reader.name, reader.scanned or 0, _TOPICS_SCANNED)
         for number, _name, is_unread in page:
-            if is_unread and number not in state.numbered and number not in reader.at:
+            topic = state.numbered.get(number)  # it may have come into memory since the reader began
+            if number not in reader.at and (is_unread if topic is None else _is_unread(topic, reader.name)):
                 reader.ready[number] = None
         reader.scanned = page[-1][0] if len(page) == _TOPICS_SCANNED else None
 

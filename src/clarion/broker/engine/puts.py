@@ -15,7 +15,7 @@ from clarion.broker.engine.subscriptions import Subscriptions, being_deleted, fi
 from clarion.broker.engine.topic_log import trim
 from clarion.broker.engine.topics import Topic, Writer
 from clarion.model.ids import stamp_from_unix_us
-from clarion.model.names import LINK, is_pattern, to_text
+from clarion.model.names import LINK, REPLIES, is_pattern, to_text
 from clarion.model.options import PLAIN_SETTINGS
 from clarion.store.port import UNTIL_READ, PublisherRow, Receipt, made
 from clarion.tracking.skew import correction_of
@@ -440,6 +440,8 @@ def deleted(what: str, number: int) -> Refused:
 
 
 def _unread(name: bytes) -> str:
+    if name.startswith(REPLIES):
+        return f"nobody waits for {to_text(name)} any more, or at another broker: requests do not cross links"
     return (
         f"nobody subscribes to {to_text(name)}, which keeps messages until they are read:"
         " let somebody subscribe first, or set its retention to keep"

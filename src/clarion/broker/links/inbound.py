@@ -19,6 +19,7 @@ _SESSIONS = 1 << 40  # of one start of a broker
 _GONE_AGAIN_S = 60.0  # before the log tells once more of messages that do not come
 _GONE_TOPICS = 10  # of which it tells by name at one time
 _MISSING_AGAIN_S = 0.5  # before the same missing batches are asked for once more
+_MOST_MISSING = 10_000  # topics; those of others come again when their sender has waited for long
 
 
 def first_session(start: bytes) -> int:
@@ -94,6 +95,8 @@ class Inbound:
 
     def take_done(self, done: InterestDone) -> bool:
         """Take in that something that is wanted is subscribed to; return whether all has to be said again."""
+        if not done.epoch and not done.number:  # nothing of it is known there: this broker was forgotten
+            return self._said is None and self._number > 0
         if done.epoch != self._epoch or self._said is None:
             return False
         if done.number == self._said.number:
@@ -168,6 +171,8 @@ class Inbound:
     def _miss(self, topic: int, since: int, now: Now) -> None:
         """Ask for what is missing, once: what was under way behind it is missing, too."""
         told = self._missing.get(topic)
+        if told is None and len(self._missing) >= _MOST_MISSING:
+            return
         if told is None or now.monotonic_s >= told[1] + _MISSING_AGAIN_S:
             self._missing[topic] = (since, now.monotonic_s)
             self._again.setdefault(topic, 0)

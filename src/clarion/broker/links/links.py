@@ -57,6 +57,18 @@ _LOOK_EVERY_S = 1.0
 _REFUSED = "the link is refused (clarion links says why)"
 _ID_BYTES = 16
 _START_BYTES = 8  # of a broker's start, at the beginning of its epochs
+_NOBODY = LinkPeer(0)  # who ends what is kept for a broker that is forgotten
+
+
+class _Forgetting:
+    """Who had a broker forgotten, and which subscriptions of it are not ended yet."""
+
+    __slots__ = ("asker", "asks", "why_not")
+
+    def __init__(self, asker: Any, asks: set[int]) -> None:
+        self.asker = asker
+        self.asks = asks
+        self.why_not = ""
 
 
 class Links:
@@ -94,6 +106,8 @@ class Links:
         self._more = False
         self._hello_at_s = self._look_at_s = -inf
         self._forgotten: set[int] = set()  # and not heard of since
+        self._forgetting: list[_Forgetting] = []
+        self._ends_asked = 0  # subscriptions that were to be ended
         if self._follow and not settings:
             self._near.warn(
                 "`follow` is set, and there are no links: nothing comes here, and nothing can be put, until this broker"
@@ -113,7 +127,8 @@ class Links:
     @property
     def is_on(self) -> bool:
         """Whether there is anything to do: there is a link, or was, or something may be kept for one that was."""
-        return bool(self._near.ends or self._inbound or self._outbound or self._pass_by_bytes)
+        near = self._near
+        return bool(near.ends or self._inbound or self._outbound or self._pass_by_bytes or self._forgetting)
 
     def dial(self, port: Port, settings: LinkSettings) -> None:
         """Have a link to where a broker should be listening."""
@@ -173,6 +188,9 @@ class Links:
 
     def on_reply(self, reply: Reply, now: Now) -> None:
         """Take in what the engine answered to one of our own requests."""
+        if reply.peer == _NOBODY:
+            self._take_ended(reply)
+            return
         outbound = self._outbound.get(reply.peer.broker)
         done = outbound.on_reply(reply, now) if outbound is not None else None
         if outbound is not None and done is not None:
@@ -320,6 +338,8 @@ class Links:
                 outbound.meter.look(outbound.messages, now.monotonic_s)
             self._near.tick(now)
             self._follow_graph(now)
+            for broker in self._reached - self._outbound.keys():  # it may think that it is known here what it wants
+                self._carrier.send_to(broker, INTEREST_DONE, InterestDone(b"", 0))
         self._traces.tick(self._reached, now)
         self._ask_for_paths()
         if self._pass_by_bytes and now.monotonic_s >= self._look_at_s:
@@ -415,8 +435,9 @@ class Links:
             or any(self._outbound[broker].has_more() for broker in self._reached & self._outbound.keys())
         )
 
-    def forget(self, name: str, now: Now) -> str:
-        """Keep nothing any more for a broker that will not come back; return why not, or ""."""
+    def forget(self, name: str, now: Now, asker: Any = None) -> str:
+        """Keep nothing any more for a broker that will not come back; return why not, or "": then `take_forgotten` has
+        the asker when that is on disk."""
         if name in (self.name, f"{self.broker:08x}"):
             return f"{name} is this broker, which was asked; ask each of the others to forget it"
         for told in self._near.graph.announced.values():
@@ -437,10 +458,26 @@ class Links:
             self._near.away.pop(broker, None)
             self._outbound.pop(broker, None)
             self._engine.link_reads.keep(subscriber_name(broker), set())
-        for broker, topic in subscribed:
+        first = self._ends_asked + 1
+        self._ends_asked += len(subscribed)
+        self._forgetting.append(_Forgetting(asker, set(range(first, self._ends_asked + 1))))
+        for place, (broker, topic) in enumerate(subscribed):
             body = bodies.Unsubscribe(topic, subscriber_name(broker))
-            self._engine.handle(LinkPeer(broker), Request(Kind.UNSUBSCRIBE, 0, body, None), now)
+            self._engine.handle(_NOBODY, Request(Kind.UNSUBSCRIBE, first + place, body, None), now)
         return ""
+
+    def _take_ended(self, reply: Reply) -> None:
+        for each in self._forgetting:
+            if reply.request_id in each.asks:
+                each.asks.remove(reply.request_id)
+                if isinstance(reply.body, bodies.Refused) and reply.kind != Kind.NOT_SUBSCRIBED:
+                    each.why_not = reply.body.text
+
+    def take_forgotten(self) -> list[tuple[Any, str]]:
+        """Return who asked for what is done now, with why not or "", and forget them."""
+        done = [(each.asker, each.why_not) for each in self._forgetting if not each.asks]
+        self._forgetting = [each for each in self._forgetting if each.asks]
+        return done
 
     def _subscribed(self, broker: int) -> list[bytes]:
         return self._engine.link_reads.subscribed(subscriber_name(broker))

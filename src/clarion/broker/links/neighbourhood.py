@@ -292,7 +292,7 @@ class Neighbourhood:
         for each in state.announcements:
             told = Announcement(*each)
             known = self.graph.announced.get(told.broker)
-            if not is_sound(told):
+            if not is_sound(told, now.unix_us):
                 self.forged(end, "an announcement that no broker makes")
             elif told.broker == self.broker:
                 self._hear_of_itself(end, told)

@@ -11,7 +11,7 @@ from clarion.wire.link_bodies import LINK_VERSION, OLDEST_LINK_VERSION, LinkHell
 
 _NAME_BYTES = 255
 _LINKS = 1000  # of one broker
-_LAST_NUMBER = 1 << 62
+_AHEAD_US = 100 * 366 * 86_400_000_000  # of this broker's clock, which may have none of its own and begin at 1970
 
 Port = Hashable  # how the edge tells connections apart
 
@@ -59,12 +59,15 @@ class End:
         return self.settings.name or self.settings.url or "somebody"
 
 
-def is_sound(told: Announcement) -> bool:
-    """Return whether a broker may have announced this."""
+def is_sound(told: Announcement, now_us: int) -> bool:
+    """Return whether a broker may have announced this.
+
+    Numbers are microseconds of its clock, or one more than that of the last. Those far ahead are nobody's: the broker
+    that they are told of, perhaps by another, could not go beyond them."""
     return (
         _is_somebody(told.broker, told.store, told.name, told.start)
         and not why_no_name(told.name)  # it may look like the id of another, which `origins` of a link lets in
-        and 0 <= told.number < _LAST_NUMBER
+        and 0 <= told.number < now_us + _AHEAD_US
         and len(told.linked) <= _LINKS
         and all(0 <= each < 1 << 32 for each in told.linked)
     )
