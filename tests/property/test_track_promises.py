@@ -273,5 +273,5 @@ def test_of_what_a_topic_lets_go_of_a_subscriber_has_what_it_was_sent_before(see
         what = trimmed.dice.choices(("put", "get", "ack", "attach"), (5, 4, 5, 0.3))[0]
         getattr(trimmed, what)()
     ended = {each for first, end in trimmed.batches if end <= trimmed.cursor for each in range(first, end)}
-    assert trimmed.noted() == trimmed.had & ended
+    assert trimmed.had & ended <= trimmed.noted() <= trimmed.had
     assert trimmed.gone

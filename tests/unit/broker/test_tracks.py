@@ -263,6 +263,34 @@ def test_a_purge_leaves_what_was_read_of_a_batch_received_and_the_rest_gone_past
     assert not _claims(tracker, "subscriber", 2)
 
 
+@pytest.mark.parametrize("end", ["purge", "part of it", "expiry"])
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_was_acked_behind_others_is_received_whatever_becomes_of_these(end: str, is_shared: bool) -> None:
+    asker, tracker = SharedAsker(), Tracker()
+    asker.engine = Engine(asker.store, asker.limits, tracker=tracker)
+    if not is_shared:
+        asker.ask(Kind.UNSUBSCRIBE, bodies.Unsubscribe(JOBS, NAME))
+        asker.subscribe(JOBS, NAME)
+    token = asker.join() if is_shared else asker.attach(JOBS, NAME).token
+    if end == "expiry":
+        asker.ask(Kind.CONFIGURE, bodies.Configure(JOBS, "until-read", {"ttl_s": 5}))
+    for _ in range(6):
+        asker.put_jobs(b"x")
+    if is_shared:
+        asker.take(token)
+    asker.done(token, (1, 3), (4, 5))
+    assert [_whole(tracker, stamp) for stamp in range(1, 7)] == [False, True, True, False, True, False]
+    if end == "expiry":
+        asker.tick(10.0)
+        asker.take(asker.join(b"consumer 2")) if is_shared else asker.get(JOBS, token, name=NAME)
+        asker.settle()
+    else:
+        asker.ask(Kind.PURGE, bodies.Purge(JOBS, below=4 if end == "part of it" else -1))
+    assert [_whole(tracker, stamp) for stamp in range(1, 7)] == [False, True, True, False, True, False]
+    skipped = [any(c.history.kind == "skipped" for c in tracker.seen((_WHO, stamp))) for stamp in range(1, 7)]
+    assert skipped == [True, False, False, True, False, end != "part of it"]
+
+
 def test_what_came_before_a_subscription_in_a_batch_is_not_received() -> None:
     asker, tracker = _tracked()
     asker.put(b"news", asker.batch(1, 1, b"a", b"b", b"c"))

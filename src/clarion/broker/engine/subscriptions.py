@@ -515,6 +515,8 @@ class Subscriptions:
             else:
                 self.changed(topic, subscription)
             state.counters["acks"] += 1
+            if len(subscription.acked):
+                self._tracks.acked_behind(topic, subscription, acked)
         if subscription.acked.cursor > cursor:
             state.read_topics.add(topic)
             self._tracks.acked(topic, subscription, cursor)
@@ -544,9 +546,9 @@ class Subscriptions:
     def take_expired(self, topic: Topic, subscription: Subscription, start: int, stop: int) -> None:
         """Take a range that expired before it was read as done."""
         self._state.counters["messages_expired"] += stop - start
-        before = subscription.acked.cursor
+        before, skipped = subscription.acked.cursor, subscription.acked.unacked(start, stop)
         if subscription.acked.add(start, stop):
-            self._tracks.skipped(topic, subscription, (start, stop), before, None)
+            self._tracks.skipped(topic, subscription, skipped, before, None)
             self.changed(topic, subscription)
             self._state.read_topics.add(topic)
 
@@ -554,12 +556,12 @@ class Subscriptions:
         self, topic: Topic, subscription: Subscription, start: int, stop: int, batch: StoredBatch | None = None
     ) -> None:
         """Take a range as done for good, whoever holds it, if anybody; `batch` has it where it is not committed yet."""
-        before = subscription.acked.cursor
+        before, skipped = subscription.acked.cursor, subscription.acked.unacked(start, stop)
         if subscription.leases is None:
             subscription.acked.add(start, stop)
         else:
             self.finish(topic, subscription, [(start, stop)], None)
-        self._tracks.skipped(topic, subscription, (start, stop), before, batch)
+        self._tracks.skipped(topic, subscription, skipped, before, batch)
         self.changed(topic, subscription)
         self._state.read_topics.add(topic)
 

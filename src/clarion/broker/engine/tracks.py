@@ -147,30 +147,48 @@ class Tracks:
         self._mark(topic)
 
     def skipped(
-        self, topic: Topic, subscription: Subscription, skipped: tuple[int, int], before: int, batch: StoredBatch | None
+        self,
+        topic: Topic,
+        subscription: Subscription,
+        skipped: list[tuple[int, int]],
+        before: int,
+        batch: StoredBatch | None,
     ) -> None:
-        """Note that a subscriber went past messages without having had them, and what it has of batches that end there,
+        """Note that a subscriber went past messages that it had not acked, and what it has of batches that end there,
         if its cursor moved by that; `batch` is given where it is not committed yet.
 
-        Of a long range only the ends are looked at: it is let go of, and nobody will claim what is between."""
+        Of very many only the ends are looked at: they are let go of, and nobody will claim what is between."""
+        if self.tracker is None or _is_ours(subscription.name) or not skipped:
+            return
+        name, cursor = subscription.name, subscription.acked.cursor
+        if batch is not None:
+            touched = {batch.first_offset: keyed(batch)}
+        else:
+            is_all = sum(stop - start for start, stop in skipped) <= _SKIPPED_MESSAGES
+            spans = skipped if is_all else [(skipped[0][0], skipped[0][0] + 1), (skipped[-1][1] - 1, skipped[-1][1])]
+            touched = self._by_offset(topic, spans)
+        went = AckedRanges(0, skipped)
+        for each in touched.values():
+            for start, stop in went.within(each.first_offset, each.end):
+                self._note_part("skipped", name, each, start, stop)
+        self._gone_past.setdefault((topic.number, name), AckedRanges()).add_all(skipped)
+        if cursor > before:
+            sides = [(before - 1, before), (cursor - 1, cursor)]  # batches may begin before, and go on behind
+            ended = self._by_offset(topic, [*went.unacked(before, cursor), *sides])
+            self._note_ended(topic, name, ended.values(), before, cursor)
+        self._moved(topic, subscription)
+
+    def acked_behind(self, topic: Topic, subscription: Subscription, ranges: Iterable[tuple[int, int]]) -> None:
+        """Note the batches that a subscriber has all of now, having acked these ranges behind others that it has not.
+
+        That may last, and histories are asked without the log. They are noted again when the cursor has come there, as
+        these notes may be lost in a crash."""
         if self.tracker is None or _is_ours(subscription.name):
             return
-        name, (start, stop) = subscription.name, skipped
-        if batch is not None:
-            touched = [keyed(batch)]
-        elif stop - start <= _SKIPPED_MESSAGES:
-            touched = list(self._between(topic, start, stop))
-        else:
-            touched = [*self._between(topic, start, start + 1), *self._between(topic, stop - 1, stop)]
-        for each in touched:
-            self._note_part("skipped", name, each, start, stop)
-        self._gone_past.setdefault((topic.number, name), AckedRanges()).add(start, stop)
-        cursor = subscription.acked.cursor
-        if cursor > before:
-            beyond = self._between(topic, max(before, stop), cursor)
-            batches = {each.first_offset: each for each in (*touched, *beyond)}
-            self._note_ended(topic, name, batches.values(), before, cursor)
-        self._moved(topic, subscription)
+        for batch in self._by_offset(topic, ranges).values():
+            if not subscription.acked.unacked(batch.first_offset, batch.end):
+                self._note_had(topic, subscription.name, batch, batch.first_offset, batch.end)
+        self._mark(topic)
 
     def told_gone(self, topic: Topic, subscription: Subscription, start: int) -> None:
         """Take in that a subscriber is told that what it is to get next, from an offset on, is gone: it acks that, and
@@ -305,6 +323,10 @@ class Tracks:
             for batch in self._read(topic, before, after)
             if before < batch.first_offset + batch.count <= after
         )
+
+    def _by_offset(self, topic: Topic, spans: Iterable[tuple[int, int]]) -> dict[int, KeyedBatch]:
+        """Return the batches that have messages of these spans, as far as they are known, each once."""
+        return {each.first_offset: each for start, stop in spans for each in self._between(topic, start, stop)}
 
     def _between(self, topic: Topic, start: int, stop: int) -> Iterator[KeyedBatch]:
         """Return the batches that have messages of [start, stop), as far as they are known: what the topic has let go
