@@ -12,7 +12,7 @@ from clarion.cli.command_errors import ExitCode, needing, tells_errors
 from clarion.cli.command_options import AsJson, option
 from clarion.cli.output import counted, print_json, print_result, readable_bytes
 from clarion.cli.spark_job import live_line
-from clarion.model.errors import InvalidRequest
+from clarion.model.errors import Busy, InvalidRequest, TimedOut
 from clarion.model.ids import MessageId, stamp_to_unix_s
 from clarion.tracking.paths import time_text
 
@@ -149,8 +149,9 @@ def trace(
       → NAME went past it     not received: it expired, is a dead letter, or was before its start
       ⋯ NAME is still to get  it waits for the subscriber, or for the broker
       wrong with P            the chance that this claim is false; without it, it is sure
-      unknown                 the broker could not be asked (until it answers), or did
-                              not track then (for good)
+      unknown                 the broker could not be asked (until it answers), does not
+                              track now, or did not then (for good)
+      given up for NAME       it was kept for that broker, and is not any more
       unsupported             claims that no neighbour supports: most likely false
 
     \b
@@ -166,7 +167,12 @@ def trace(
       clarion put news hello --json | jq -r .first_id | xargs clarion trace
     """
     with call.admin() as admin:
-        traced = admin.trace(message)
+        try:
+            traced = admin.trace(message)
+        except TimedOut:
+            admin.hello()  # it is there
+            why = "did not answer in time: it waits for what others say, up to 2.5 s. A longer --timeout may help"
+            raise Busy(f"the broker at {call.url} {why}") from None
     if call.as_json:
         print_json(traced.values)
     else:

@@ -82,6 +82,12 @@ class _ReceiptsOfMany:
         return done
 
     @property
+    def ids(self) -> list[MessageId]:
+        """The ids of the messages, in order; known once `done`. A refused message has none: that raises."""
+        assert self.done(), f"the ids are known when the messages are stored: {self._verb} result() first"
+        return [_id(batch, place) for batch, start, stop in self._parts for place in range(start, stop)]
+
+    @property
     def offsets(self) -> list[range]:
         """The offsets of the messages, in order; known once `done`. None at all with `deliver_at`: see Receipt."""
         assert self.done(), f"the offsets are known when the messages are stored: {self._verb} result() first"

@@ -24,18 +24,28 @@ def draw(path: Path) -> str:
 
 def _unknown_lines(path: Path) -> Iterator[str]:
     """Return who is unknown: first those that may answer another time, with what others say of them."""
-    lasting = {name: why for name, why in path.unknown.items() if why in LASTING}
-    if passing := {name: why for name, why in path.unknown.items() if name not in lasting}:
+    keep_none = {name: why for name, why in path.unknown.items() if why == KEEPS_NONE}
+    lasting = {name: why for name, why in path.unknown.items() if why in LASTING and name not in keep_none}
+    if passing := {name: why for name, why in path.unknown.items() if name not in {**lasting, **keep_none}}:
         yield "unknown until they answer:"
         for name, why in passing.items():
             yield f"  {name}: {why}; {path.said_of_unknown.get(name, 'nobody says that it had it')}"
     if lasting:
         yield "unknown for good, as they have no histories of that time:"
-        for name, why in lasting.items():
-            said = path.said_of_unknown.get(name)
-            yield f"  {name}: {why}{f'; {said}' if said else ''}"
-    if KEEPS_NONE in lasting.values():
-        yield "  Start who keeps none with --set tracking=bloom; what was put before is not in histories"
+        yield from _told(lasting, path)
+    if keep_none:
+        yield "unknown, as they do not track now:"
+        yield from _told(keep_none, path)
+        yield (
+            "  Start them with tracking (--set tracking=bloom; as before where their log says that it was given up):"
+            " what was tracked before is known again then, and what was not stays unknown"
+        )
+
+
+def _told(unknown: dict[str, str], path: Path) -> Iterator[str]:
+    for name, why in unknown.items():
+        said = path.said_of_unknown.get(name)
+        yield f"  {name}: {why}{f'; {said}' if said else ''}"
 
 
 def _stamped(message: MessageId) -> str:
@@ -51,6 +61,7 @@ def _lines(stop: Stop) -> Sequence[str]:
     below = [[_receiver(each)] for each in stop.receivers] + [[_waiting(each)] for each in stop.waiting]
     if (more := stop.waiting_count - len(stop.waiting)) > 0:
         below.append([f"… and {more} more are still to get it"])
+    below += [[f"✗ given up for {name}: it will not come there"] for name in stop.given_up]
     below += [list(_lines(each)) for each in stop.onward]
     for place, some in enumerate(below):
         is_last = place == len(below) - 1
@@ -106,6 +117,6 @@ def _values(stop: Stop) -> dict[str, Any]:
         "broker": f"{stop.broker:08x}", "name": stop.name, "state": stop.state, "chance": stop.chance,
         "note": stop.note, "offset": stop.held.offset if stop.held else None,
         "committed": time_text(stop.held.committed_us / 1e6) if stop.held else None, "receivers": receivers,
-        "waiting": waiting, "waiting_count": stop.waiting_count, "may_wait": stop.may_wait,
+        "given_up": stop.given_up, "waiting": waiting, "waiting_count": stop.waiting_count, "may_wait": stop.may_wait,
         "onward": [_values(each) for each in stop.onward],
     }  # fmt: skip

@@ -161,6 +161,7 @@ class Stop:
     waiting_count: int = 0
     held: Held | None = None  # where it is in this broker's log, while it is
     may_wait: bool = False  # in its log, where it was not found quickly
+    given_up: list[str] = field(default_factory=list)  # brokers that it was kept for, and is not any more
     untracked: str = ""  # when it did not track since
     onward: list[Stop] = field(default_factory=list)
 
@@ -209,12 +210,14 @@ class Path:
         rest = f"; {waiting} {'is' if waiting == 1 else 'are'} still to get it" if waiting else ""
         rest += "; it may still wait in the topic" if any(stop.may_wait for stop in stops) else ""
         rest += f"; {past} went past it" if past else ""
+        given_up = sum(len(stop.given_up) for stop in stops)
+        rest += f"; it was given up for {given_up} {'broker' if given_up == 1 else 'brokers'}" if given_up else ""
         rest += f"; {partly} received other messages of its batch only" if partly else ""
         if unknown := len(self.unknown):
             rest += f"; {unknown} {'broker is' if unknown == 1 else 'brokers are'} unknown"
             rest += ", so others may have received it" if got else ""
         if got:
-            brokers = sum(stop.state == "routed" for stop in stops) + 1
+            brokers = len(stops)
             return f"{got} received it, by {brokers} {'broker' if brokers == 1 else 'brokers'}{rest}"
         begin = "published, nobody received it"
         if self.unknown:
@@ -243,6 +246,7 @@ def trace(message: MessageId, answers: Mapping[int, Answer]) -> Path:
         if broker != message.broker:
             stops[parent].onward.append(stop)
         _add_waiting(stop, message, known, parents)
+        _tell_given_up(stop, known, parents)
         for why, lone in _doubtful(known[broker], message, stop.receivers):
             stop.receivers = [each for each in stop.receivers if each not in lone]
             unsupported.append(Stop(broker, stop.name, "unsupported", note=why, receivers=lone))
@@ -303,6 +307,15 @@ def _add_waiting(stop: Stop, message: MessageId, known: Mapping[int, Answer], pa
                 answer = known.get(other)
                 stop.waiting.append(Waiting(answer.name if answer else f"broker-{other:08x}", before, is_broker=True))
     stop.waiting.sort(key=lambda each: each.is_broker)
+
+
+def _tell_given_up(stop: Stop, known: Mapping[int, Answer], parents: Mapping[int, int]) -> None:
+    """Set apart the brokers that a message was given up for, of those that it did not come to in another way."""
+    links = [each for each in stop.receivers if each.subscriber.startswith(LINK)]
+    stop.receivers = [each for each in stop.receivers if each not in links]
+    for other in (int(each.subscriber.removeprefix(LINK), 16) for each in links if each.went_past):
+        if other not in parents:
+            stop.given_up.append(known[other].name if other in known else f"broker-{other:08x}")
 
 
 def _parents(message: MessageId, answers: Mapping[int, Answer]) -> dict[int, int]:

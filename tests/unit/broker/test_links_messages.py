@@ -6,8 +6,9 @@ import copy
 from typing import Any
 
 import pytest
-from tests.property.linked_brokers import SimBroker, World
+from tests.property.linked_brokers import Publisher, SimBroker, World
 
+from clarion.broker.engine import link_reads
 from clarion.broker.engine.state import ForeignDone
 from clarion.broker.links import LinkSettings
 from clarion.model.errors import StoreUnavailable
@@ -487,3 +488,90 @@ def test_a_cache_has_all_there_is_and_keeps_it_without_a_reader() -> None:
     _put(world, 1, b"a/x")
     world.settle()
     assert cache.log(b"a/x")[1] == _sent(world, 1, b"a/x")
+
+
+def test_who_was_forgotten_and_never_noticed_says_again_what_it_wants() -> None:
+    world = _world((1, 2), retention="keep")
+    origin, reader = world.brokers[1], world.brokers[2]
+    reader.subscribe(b"t", b"s")
+    world.settle()
+    world.deaf.add(((1, 2), 1))  # what the reader says is lost, and what it hears is not
+    world.run(7)
+    assert (origin.about(2)["reachable"], reader.about(1)["reachable"]) == (False, True)
+    assert origin.links.forget("b2", origin.now, "who asked") == ""
+    assert origin.links.take_forgotten() == [], "it is not on disk yet"
+    world.run(1)
+    assert origin.links.take_forgotten() == [("who asked", "")]
+    assert not origin.engine.link_reads.subscribed(b"$link/00000002")
+    world.deaf.clear()
+    world.settle()
+    _put(world, 1, b"t", 3)
+    world.settle()
+    assert reader.about(1)["confirmed"]
+    assert reader.log(b"t")[1] == _sent(world, 1, b"t")
+
+
+def test_a_broker_is_forgotten_at_once_where_nothing_is_kept_but_its_place() -> None:
+    world = _world((2, 1))
+    world.wires[2, 1] = False
+    world.run(8)
+    origin = world.brokers[1]
+    assert origin.links.forget("b2", origin.now, "who asked") == ""
+    assert origin.links.take_forgotten() == [("who asked", "")]
+    assert origin.links.take_forgotten() == []
+
+
+def test_topics_that_come_into_memory_while_they_are_looked_for_are_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_reads, "_TOPICS_SCANNED", 3)
+    world = _world((1, 2), b1={"limits": {"max_topics_in_memory": 2}})
+    origin, reader = world.brokers[1], world.brokers[2]
+    reader.subscribe(b"p/#", b"s")
+    world.settle()
+    world.wires[1, 2] = False
+    world.run(8)
+    topics = [b"p/%d" % number for number in range(12)]
+    for topic in topics:
+        _put(world, 1, topic)
+    origin.crash()
+    world.run(1)
+    origin.start()
+    world.run(20)
+    name = b"$link/00000002"
+    reads = origin.engine.link_reads
+    begun = reads.begin(name)
+    found: set[bytes] = set()
+    for topic in topics:  # each is looked at by a client just before its page is
+        origin.ask(Kind.DESCRIBE, bodies.Describe(topic))
+        found |= {each.name for each in reads.read(begun, 1, origin.now)}
+    while begun.ready or begun.scanned is not None:
+        found |= {each.name for each in reads.read(begun, 1 << 20, origin.now)}
+    assert found == set(topics)
+
+
+def test_a_topic_of_an_older_copy_of_its_origin_is_told_and_counted() -> None:
+    world = _world((1, 2), retention="keep")
+    origin, reader = world.brokers[1], world.brokers[2]
+    reader.subscribe(b"p/#", b"s")
+    world.settle()
+    older = copy.deepcopy(origin.store)
+    for number in range(5):
+        origin.subscribe(b"other/%d" % number, b"s")  # topics with numbers
+    _put(world, 1, b"p/t")
+    world.settle()
+    origin.crash()
+    origin.store = older
+    world.run(8)
+    origin.start()
+    world.run(8)
+    origin.publishers = [Publisher(origin, 77)]
+    _put(world, 1, b"p/t")
+    world.run(10)
+    assert len(reader.log(b"p/t")[1]) == 1
+    assert reader.engine._state.counters["link_forged"] >= 1
+    texts = [notice.text for notice in reader.engine.take_notices(world.now_s)]
+    assert any("Was an older copy of its store restored?" in text for text in texts), texts
+    reader.delete(b"p/t")
+    world.settle()
+    assert len(reader.log(b"p/t")[1]) == 1, "it begins anew, as the log said"

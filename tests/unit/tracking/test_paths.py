@@ -103,7 +103,7 @@ def test_brokers_that_say_nothing_are_unknown_and_deny_nothing() -> None:
         "oslo": "could not be asked", "bern": "keeps no histories", "metz": "its histories begin later"
     }  # fmt: skip
     assert path.state == "delivered"
-    assert path.summary == "1 received it, by 3 brokers; 3 brokers are unknown, so others may have received it"
+    assert path.summary == "1 received it, by 5 brokers; 3 brokers are unknown, so others may have received it"
     nobody = trace(_MESSAGE, {})
     assert (nobody.state, nobody.unknown) == ("unknown", {"broker-00000001": "could not be asked"})
     assert nobody.summary == "nobody that could be asked received it; 1 broker is unknown"
@@ -148,22 +148,41 @@ def test_who_may_answer_another_time_is_apart_from_who_cannot_know_and_says_what
         Answer(8, "oslo", is_reachable=False),
     )
     path = trace(_MESSAGE, answers)
-    assert draw(path).splitlines()[-9:] == [
+    assert draw(path).splitlines()[-10:] == [
         "unknown until they answer:",
         "  oslo (00000002): could not be asked; brno had it from there",
         "  kiel: could not be asked; it is still to get it from rome",
         "  oslo (00000008): could not be asked; nobody says that it had it",
         "unknown for good, as they have no histories of that time:",
-        "  bern: keeps no histories",
         "  metz: its histories begin later",
+        "unknown, as they do not track now:",
+        "  bern: keeps no histories",
         "  nice: keeps no histories",
-        "  Start who keeps none with --set tracking=bloom; what was put before is not in histories",
+        "  Start them with tracking (--set tracking=bloom; as before where their log says that it was given up):"
+        " what was tracked before is known again then, and what was not stays unknown",
     ]
     told = to_dict(path)
     assert told["unknown"]["metz"] == "its histories begin later"
     assert told["said_of_unknown"] == {
         "oslo (00000002)": "brno had it from there", "kiel": "it is still to get it from rome"
     }  # fmt: skip
+
+
+def test_brokers_that_a_message_was_given_up_for_are_told_unless_it_came_there_all_the_same() -> None:
+    given_up = Claim(HistoryName("skipped", 1, 0, b"$link/00000002"), 0.0, ((0, 9),))
+    rome = Answer(1, "rome", (2,), (_PUT, given_up))
+    path = trace(_MESSAGE, _answers(rome, Answer(2, "oslo", (1,))))
+    assert path.tree is not None
+    assert (path.state, path.tree.receivers, path.tree.given_up) == ("not delivered", [], ["oslo"])
+    assert path.summary == "published, nobody received it; it was given up for 1 broker"
+    assert draw(path).splitlines()[1:] == [
+        "rome published, wrong with 1e-05",
+        "└── ✗ given up for oslo: it will not come there",
+    ]
+    assert to_dict(path)["path"]["given_up"] == ["oslo"]
+    path = trace(_MESSAGE, _answers(rome, Answer(2, "oslo", (1,), (_from(1), _got(b"dan")))))
+    assert path.state == "delivered"
+    assert "given up" not in draw(path)
 
 
 def test_what_is_sure_is_on_the_path_even_where_the_way_is_not_known() -> None:

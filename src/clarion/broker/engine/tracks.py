@@ -158,9 +158,9 @@ class Tracks:
         if its cursor moved by that; `batch` is given where it is not committed yet.
 
         Of very many only the ends are looked at: they are let go of, and nobody will claim what is between."""
-        if self.tracker is None or _is_ours(subscription.name) or not skipped:
-            return
         name, cursor = subscription.name, subscription.acked.cursor
+        if self.tracker is None or name == DEAD_READER or not skipped:
+            return
         if batch is not None:
             touched = {batch.first_offset: keyed(batch)}
         else:
@@ -171,6 +171,8 @@ class Tracks:
         for each in touched.values():
             for start, stop in went.within(each.first_offset, each.end):
                 self._note_part("skipped", name, each, start, stop)
+        if _is_ours(name):  # given up for another broker, which tells itself what it has
+            return
         self._gone_past.setdefault((topic.number, name), AckedRanges()).add_all(skipped)
         if cursor > before:
             sides = [(before - 1, before), (cursor - 1, cursor)]  # batches may begin before, and go on behind

@@ -19,6 +19,7 @@ from clarion.model.errors import InvalidRequest, PermanentError
 from clarion.tracking.verdicts import STATES, HistoryIndex, Lists, read_ids
 from clarion.workflow.workload import written_whole
 
+_LINES_BYTES = 2**20  # of standard input at once
 NO_ID = "no message id"  # what a row says of something that is none
 ALL_STATES = (*STATES, NO_ID)
 IDS_AT_ONCE = 500_000  # that are looked for together: more of them share keys, and take memory
@@ -301,12 +302,11 @@ def _id_batches(files: IdFiles, column: str) -> Iterator[Any]:
         for path in files.paths:
             yield from _id_batches(IdFiles("text", [path]), column)
         return
+    if files.paths == [STDIN]:
+        yield from _standard_input(column)
+        return
     read, lines = csv.ReadOptions(column_names=[column]), csv.ParseOptions(delimiter="\x01", quote_char=False)
     try:
-        if files.paths == [STDIN]:
-            texts = csv.ConvertOptions(column_types={column: pa.string()})
-            yield from csv.open_csv(_standard_input(), read, lines, texts)
-            return
         if files.kind == "text":
             kind: Any = dataset.CsvFileFormat(lines, read_options=read)
         else:
@@ -320,14 +320,17 @@ def _id_batches(files: IdFiles, column: str) -> Iterator[Any]:
     except (pa.ArrowInvalid, OSError) as error:
         if files.kind == "text" and "Empty CSV file" in str(error):  # lines, and nothing in them
             return
-        name = "standard input" if files.paths == [STDIN] else files.paths[0]
-        raise InvalidRequest(f"{name} cannot be read as {files.kind}: {error}") from error
+        raise InvalidRequest(f"{files.paths[0]} cannot be read as {files.kind}: {error}") from error
 
 
-def _standard_input() -> Any:
+def _standard_input(column: str) -> Iterator[Any]:
+    """Return its lines. Arrow's reader leaves a thread behind where there is nothing to read, and at the end of the
+    process that may abort it."""
     if sys.stdin is None:
         raise InvalidRequest("standard input is closed: there is nothing to read message ids from")
-    return sys.stdin.buffer
+    while lines := sys.stdin.buffer.readlines(_LINES_BYTES):
+        ids = [text for line in lines if (text := line.rstrip(b"\r\n").decode(errors="replace"))]
+        yield pa.record_batch([pa.array(ids, pa.string())], [column])
 
 
 def no_column(column: str, names: list[str], place: str) -> InvalidRequest:
