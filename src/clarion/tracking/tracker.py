@@ -24,6 +24,7 @@ Ranges = tuple[tuple[int, int], ...]  # of messages of a batch: first, and one a
 
 
 GONE = -1  # in `Unsaved.received`: it does not subscribe any more
+MOVED = 1 << 62  # added to an offset there: it goes on there though it has not acked all before, if that came to be
 
 
 class HistoryName(NamedTuple):
@@ -170,9 +171,9 @@ class Tracker:
         self._unsaved.attachments.append(Attachment(subscriber, topic, offset, now_us, begins=False))
         self._unsaved.received[subscriber, topic] = GONE
 
-    def received_up_to(self, subscriber: bytes, topic: bytes, offset: int) -> None:
-        """Note that all that a subscriber acked below an offset is noted."""
-        self._unsaved.received[subscriber, topic] = offset
+    def received_up_to(self, subscriber: bytes, topic: bytes, offset: int, *, is_moved: bool = False) -> None:
+        """Note that all that a subscriber acked below an offset is noted; or that it was moved there."""
+        self._unsaved.received[subscriber, topic] = offset | MOVED if is_moved else offset
 
     def published_up_to(self, commit_us: int) -> None:
         """Note that all that came from publishers and neighbours up to this commit time is noted."""

@@ -14,7 +14,7 @@ from clarion.broker.engine.foreign_puts import ForeignPut, Took
 from clarion.broker.engine.topic_log import read_batches
 from clarion.model.ids import STAMPS_PER_S, MessageId, stamp_from_unix_s
 from clarion.tracking.paths import NOT_FOUND
-from clarion.tracking.tracker import Claim, HistoryName, Tracker
+from clarion.tracking.tracker import MOVED, Claim, HistoryName, Tracker
 from clarion.wire import bodies
 from clarion.wire.batch import encode_batch
 from clarion.wire.frames import Kind
@@ -640,10 +640,19 @@ def test_a_position_that_is_noted_of_a_seek_that_never_came_to_be_is_put_right()
     asker, _ = _tracked()
     asker.put(b"news", asker.batch(1, 1, b"a"))
     tracker = _again(asker)
-    assert asker.engine.tracks.begin({(b"reader", b"news"): 1}, 1, asker.now).is_behind
+    assert asker.engine.tracks.begin({(b"reader", b"news"): 1 | MOVED}, 1, asker.now).is_behind
     saved = tracker.take()
     assert saved is not None
     assert saved.received[b"reader", b"news"] == 0
+
+
+def test_acks_that_were_noted_and_lost_in_a_crash_are_no_gap() -> None:
+    asker, _ = _tracked()
+    asker.put(b"news", asker.batch(1, 1, b"a"))
+    tracker = _again(asker)
+    assert not asker.engine.tracks.begin({(b"reader", b"news"): 1}, 1, asker.now).is_behind
+    asker.ack(b"news", asker.attach(b"news").token, (0, 1))
+    assert _whole(tracker, 1)
 
 
 def test_what_subscribers_did_while_nothing_was_tracked_is_not_made_up() -> None:

@@ -24,7 +24,7 @@ from clarion.model.options import TRIM
 from clarion.model.ranges import AckedRanges
 from clarion.store.port import StoredBatch
 from clarion.tracking.paths import NOT_FOUND, Held
-from clarion.tracking.tracker import Claim, HistoryName, Tracker, Unsaved
+from clarion.tracking.tracker import MOVED, Claim, HistoryName, Tracker, Unsaved
 from clarion.wire.batch import key_and_counter_of, key_of
 from clarion.wire.frames import Buffer
 
@@ -141,9 +141,10 @@ class Tracks:
             self._note_acked(topic, name, before, cursor)
         self._moved(topic, subscription)
 
-    def _moved(self, topic: Topic, subscription: Subscription) -> None:
+    def _moved(self, topic: Topic, subscription: Subscription, *, by_acks: bool = True) -> None:
         assert self.tracker is not None
-        self.tracker.received_up_to(subscription.name, topic.name, subscription.acked.cursor)
+        cursor = subscription.acked.cursor
+        self.tracker.received_up_to(subscription.name, topic.name, cursor, is_moved=not by_acks)
         self._mark(topic)
 
     def skipped(
@@ -178,7 +179,7 @@ class Tracks:
             sides = [(before - 1, before), (cursor - 1, cursor)]  # batches may begin before, and go on behind
             ended = self._by_offset(topic, [*went.unacked(before, cursor), *sides])
             self._note_ended(topic, name, ended.values(), before, cursor)
-        self._moved(topic, subscription)
+        self._moved(topic, subscription, by_acks=False)
 
     def acked_behind(self, topic: Topic, subscription: Subscription, ranges: Iterable[tuple[int, int]]) -> None:
         """Note the batches that a subscriber has all of now, having acked these ranges behind others that it has not.
@@ -299,7 +300,7 @@ class Tracks:
                 for batch in self._between(topic, first, last):
                     self._note_part("skipped", subscription.name, batch, start, stop)
         self._gone_past[topic.number, subscription.name] = AckedRanges(to)
-        self.tracker.received_up_to(subscription.name, topic.name, to)
+        self.tracker.received_up_to(subscription.name, topic.name, to, is_moved=True)
         self._mark(topic)
 
     def _left(self, topic: Topic, subscription: Subscription) -> None:
@@ -503,9 +504,9 @@ class Tracks:
             after = page[-1].topic.name
             for row, subscriptions in page:
                 behind = [
-                    (sub.name, known, sub.cursor)
+                    (sub.name, told, sub.cursor)
                     for sub in subscriptions
-                    if not _is_ours(sub.name) and (known := received.get((sub.name, row.name))) != sub.cursor
+                    if not _is_ours(sub.name) and (told := received.get((sub.name, row.name))) != sub.cursor
                 ]
                 is_late = row.last_commit_us > since_us and row.next_offset > row.first_offset
                 topic = state.find_topic(row.name, now.monotonic_s) if is_late or behind else None
@@ -517,15 +518,16 @@ class Tracks:
                     noted += self._note_put(
                         topic, self._read(topic, row.first_offset if start is None else start, topic.visible_end)
                     )
-                for name, known, cursor in behind:
+                for name, told, cursor in behind:
+                    known = told & ~MOVED if told is not None else None
                     if known is None:  # from before anything was tracked, or it could not be saved
                         is_behind |= bool(published_us or received)
                         self.tracker.attached(name, topic.name, cursor, now.unix_us)
                     elif known < cursor and not after_gap:
                         is_behind |= known < topic.first_offset and topic.settings.at_bound != TRIM
                         is_behind |= not self._note_again(topic, name, max(known, topic.first_offset), cursor, now)
-                    elif known > cursor:  # of a seek that never came to be; what it acked since may not be noted
-                        is_behind = True
+                    elif known > cursor:  # of a commit that never came to be
+                        is_behind |= known != told  # so it was not moved, and what it acked since may not be noted
                     self.tracker.received_up_to(name, topic.name, cursor)
                     self._mark(topic)
         return Begun(noted, is_behind=is_behind and not after_gap)
