@@ -13,6 +13,7 @@ import pytest
 import zmq
 from tests.unit.broker.link_script import Script, data_of, packet_of
 
+from clarion.broker.engine import Now
 from clarion.broker.link_sockets import Dialled, LinkSockets
 from clarion.broker.links import LinkSettings, Send
 from clarion.wire.frames import Kind
@@ -115,21 +116,18 @@ def test_of_hellos_that_wait_behind_others_the_newest_is_sent_and_first(dialling
 
 
 def test_something_that_listens_and_is_no_broker_is_noticed(dialling: Dialling) -> None:
-    dialling.sockets.look(dialling.script.links, 0.0)
+    dialling.sockets.look(dialling.script.links, Now(0.0, 0))
     assert _reason(dialling) == ""
     with socket.socket(socket.AF_UNIX) as place:
         place.bind(str(dialling.path))
         place.listen()
         place.settimeout(_DEADLINE_MS / 1000)
         place.accept()[0].close()
-    monitor = dialling.dialled.monitor
-    assert monitor is not None
-    assert monitor.poll(_DEADLINE_MS)
-    dialling.sockets.look(dialling.script.links, 0.5)
+    assert dialling.dialled.monitor.poll(_DEADLINE_MS)
+    dialling.sockets.look(dialling.script.links, Now(0.5, 0))
     assert _reason(dialling) == "", "it looks about once a second"
-    dialling.sockets.look(dialling.script.links, 1.0)
+    dialling.sockets.look(dialling.script.links, Now(1.0, 0))
     assert "something takes connections there" in _reason(dialling)
-    assert dialling.dialled.monitor is None, "nothing is counted that nobody asks for any more"
 
 
 def _reason(dialling: Dialling) -> str:
