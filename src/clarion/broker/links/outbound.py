@@ -41,7 +41,7 @@ class _Sent(NamedTuple):
     end: int
     size: int
     sent_s: float
-    under_way: int  # bytes then, with its own
+    under_way: int  # bytes then, up to its end
 
 
 class LinkPeer(NamedTuple):
@@ -208,15 +208,14 @@ class Outbound:
             self._later.setdefault(topic, now.monotonic_s + _READ_AGAIN_S)
         if found and not self.unconfirmed_bytes:
             self._progress_s = now.monotonic_s
-        if found:
-            self._sent_s = now.monotonic_s
-            under_way = self.unconfirmed_bytes + sum(len(each.batch.data) for each in found)
         for each in found:
             batch = each.batch
-            sent = _Sent(batch.first_offset + batch.count, len(batch.data), now.monotonic_s, under_way)
+            size = len(batch.data)
+            self.unconfirmed_bytes += size
+            sent = _Sent(batch.first_offset + batch.count, size, now.monotonic_s, self.unconfirmed_bytes)
             self._unconfirmed.setdefault(each.topic, deque()).append(sent)
             self.messages += batch.count
-            self.unconfirmed_bytes += sent.size
+            self._sent_s = now.monotonic_s
         return found
 
     def has_more(self) -> bool:
@@ -248,9 +247,10 @@ class Outbound:
         if self.unconfirmed_bytes and self._sent_s >= left_s:
             self._progress_s = now.monotonic_s
 
-    def _learn(self, sent: _Sent, now: Now) -> None:
-        """Take in how long the way took just now, and have as much under way as it takes in about a second: more would
-        only have all that comes later wait, hellos too."""
+    def _learn(self, done: list[_Sent], now: Now) -> None:
+        """Take in how long what is confirmed was on its way, and have as much on it as it takes in about a second: more
+        would only have all that comes later wait, hellos too."""
+        sent = max(done, key=lambda each: each.under_way)  # those before it may have waited for it, in one packet
         took_s = max(now.monotonic_s - sent.sent_s, 0.001)
         rate_per_s = sent.under_way / took_s
         self._quickest_s = min(self._quickest_s, took_s)
@@ -262,24 +262,26 @@ class Outbound:
         else:  # with little under way, the time that the way takes anyway has it look slower than it is
             self._rate_per_s = max(self._rate_per_s, rate_per_s)
             if 2 * sent.under_way >= self.window_bytes:
-                self.window_bytes = min(WINDOW_BYTES, self.window_bytes + sent.size)
+                self.window_bytes = min(WINDOW_BYTES, self.window_bytes + sum(each.size for each in done))
 
     def take_confirm(self, said: LinkConfirm, now: Now) -> None:
         """Take in what the broker has, and what it wants again."""
         if self.reader is None:
             return
         reads = self._engine.link_reads
+        done: list[_Sent] = []
         for number, position in said.confirmed:
             reads.confirm(self.reader, number, position, now)
             sent = self._unconfirmed.get(number)
             while sent and sent[0].end <= position:
-                done = sent.popleft()
-                self.unconfirmed_bytes -= done.size
-                self._progress_s, self._wait_s = now.monotonic_s, _LEAST_WAIT_S
-                if said.session == self.session:  # else it is what was sent earlier that is confirmed
-                    self._learn(done, now)
+                done.append(sent.popleft())
+                self.unconfirmed_bytes -= done[-1].size
             if sent is not None and not sent:
                 del self._unconfirmed[number]
+        if done:
+            self._progress_s, self._wait_s = now.monotonic_s, _LEAST_WAIT_S
+        if done and said.session == self.session:  # else it is what was sent earlier that is confirmed
+            self._learn(done, now)
         if said.session == self.session:
             for number, after_ms in said.again:
                 self.unconfirmed_bytes -= sum(each.size for each in self._unconfirmed.pop(number, ()))
