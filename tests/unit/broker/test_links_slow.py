@@ -70,6 +70,30 @@ def test_a_small_batch_over_a_slow_way_further_on_is_sent_once() -> None:
     assert world.bytes_sent[(1, 3), 3] - before < 1.2 * needed + 100_000
 
 
+def test_what_is_still_queued_to_a_link_is_not_sent_again_however_slow_that_is() -> None:
+    world = _linked(bytes_per_s=10e3)
+    before = world.bytes_sent[(1, 2), 2]
+    needed = _put(world, 1, 2_000_000)
+    _run_until_it_came(world, 1, 250)
+    assert world.bytes_sent[(1, 2), 2] - before < 1.2 * needed
+
+
+def test_a_link_that_becomes_slow_soon_has_little_under_way() -> None:
+    world = _linked(bytes_per_s=50e6)
+    _put(world, 1200, 10_000)
+    world.run(20, 0.05)
+    (outbound,) = world.brokers[1].links._outbound.values()
+    assert outbound.window_bytes > WINDOW_BYTES / 2
+    before = world.bytes_sent[(1, 2), 2]
+    world.bytes_per_s[1, 2] = 200e3
+    needed = _put(world, 1200, 10_000)
+    world.run(30, 0.05)
+    assert outbound.unconfirmed_bytes < 600_000
+    world.run(45, 0.05)
+    assert world.brokers[2].log(b"t")[1] == list(world.published[1, b"t"].values())
+    assert world.bytes_sent[(1, 2), 2] - before < 1.2 * needed
+
+
 def test_over_a_slow_link_as_much_is_under_way_as_takes_about_a_second() -> None:
     world = _linked(bytes_per_s=100e3)
     _put(world, 600, 5_000)
