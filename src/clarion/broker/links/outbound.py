@@ -32,7 +32,7 @@ _LONGEST_WAIT_S = 30.0
 _SLOWEST_BYTES_PER_S = 50_000.0  # of a way of which nothing is known, …
 _SLOWER = 4.0  # … and how much slower a way may become without that anything is sent again
 _SOON_S = 0.5
-_USUAL_BYTES_PER_S = 1e6
+_USUAL_BYTES_PER_S = 1e6  # of a way that has changed, and of which nothing is known
 
 
 class _Sent(NamedTuple):
@@ -290,7 +290,7 @@ class Outbound:
 
     def route_changed(self, now: Now) -> None:
         """What is under way may be lost: if it is not confirmed soon, send it again."""
-        self._wait_s = _LEAST_WAIT_S
+        self._wait_s, self._quickest_s = _LEAST_WAIT_S, _LONGEST_WAY_S
         soon_s = _SOON_S + self.unconfirmed_bytes / (self._rate_per_s / _SLOWER or _USUAL_BYTES_PER_S)
         self._progress_s = min(self._progress_s, now.monotonic_s - self._patience_s() + soon_s)
 
