@@ -48,8 +48,8 @@ class Flow:
         self.left_s = now_s  # all that was handed over before then has left
 
     def look(self, acked: int, received: int, now_s: float) -> None:
-        """Take in how many bytes were acknowledged and came since the connection was made. What is acknowledged was sent
-        first; where no more leaves, the rest is taken as gone, so that what is lost is sent again."""
+        """Take in how many bytes were acknowledged, and how many came, since the connection was made. Where no more
+        leaves, the rest is taken as gone, so that what is lost is sent again."""
         self.has_come = received - self._received >= _SIGN_BYTES
         if received > self._received:
             self.came_s = now_s
