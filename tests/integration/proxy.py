@@ -1,4 +1,5 @@
-"""A TCP proxy of the tests' own that cuts connections, or swallows everything, or all answers, for a while."""
+"""A TCP proxy of the tests' own that cuts connections, or swallows everything, or all answers, for a while, or is
+slow."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from types import TracebackType
 
 _TURN_S = 0.05
 _PIECE_BYTES = 65_536
+_SLOW_PIECE_BYTES = 8_192
 Watch = Callable[[bool], Callable[[bytes], None]]
 
 
@@ -30,6 +32,8 @@ class Proxy:
         self.mute = False  # the same for what the broker says
         self.cuts = 0
         self.swallowed = 0  # pieces of what was sent
+        self.bytes_per_s = 0.0  # of both ways together; 0: no bound. To be set before anybody calls
+        self.passed_bytes = 0
         self._cut_wanted = threading.Event()
         self._relent_wanted = False
         self._closing = threading.Event()
@@ -94,6 +98,8 @@ class Proxy:
         self._brokers.add(broker)
         for one, other in ((client, broker), (broker, client)):
             one.settimeout(10)
+            if self.bytes_per_s:  # else much of what is sent is in its buffers, and looks as if it had come
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE_BYTES)
             self._pairs[one] = other
             if self._watch is not None:
                 self._watching[one] = self._watch(one is broker)
@@ -101,7 +107,10 @@ class Proxy:
 
     def _pass_on(self, source: socket.socket) -> None:
         try:
-            piece = source.recv(_PIECE_BYTES)
+            piece = source.recv(_SLOW_PIECE_BYTES if self.bytes_per_s else _PIECE_BYTES)
+            if self.bytes_per_s:
+                self._closing.wait(len(piece) / self.bytes_per_s)
+            self.passed_bytes += len(piece)
             if self.blackhole or (self.mute and source in self._brokers):
                 self.swallowed += 1
             elif piece:

@@ -76,6 +76,26 @@ def test_a_link_that_is_cut_catches_up(tmp_path: Path) -> None:
             assert _take(reader, "t", len(sent)) == sent
 
 
+@pytest.mark.parametrize("origin", [1, 2])
+def test_a_slow_link_brings_all_of_it_once(tmp_path: Path, origin: int) -> None:
+    """One batch takes longer than a neighbour may be silent, and hellos wait behind it."""
+    sent = [b"large" + bytes(7_000_000), *(b"%d " % number + bytes(10_000) for number in range(200))]
+    linked = LinkedProcesses(tmp_path, [(1, 2)])
+    proxy = linked.proxies[1, 2]
+    proxy.bytes_per_s = 1_000_000.0
+    with linked:
+        linked.wait_linked()
+        other = 3 - origin
+        with Subscriber(linked.url(other), "reader") as reader, Publisher(linked.url(origin)) as publisher:
+            reader.subscribe("t")
+            eventually(lambda: linked.is_confirmed(other), "the origin has confirmed")
+            for payload in sent:
+                publisher.put("t", payload)
+            publisher.flush(DEADLINE_S)
+            assert _take(reader, "t", len(sent)) == sent
+            assert proxy.passed_bytes < 2 * sum(map(len, sent))
+
+
 def test_what_cannot_be_linked_is_told_and_both_serve_on(start_broker: StartBroker) -> None:
     url = free_url()
     itself = start_broker("itself", listen=url, name="a", links=url)

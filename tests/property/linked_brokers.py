@@ -323,6 +323,9 @@ class World:
         self.deaf: set[tuple[Wire, int]] = set()  # wires that carry nothing to a broker
         self.repeats = 0.0  # the part of packets that comes again later
         self.delay_s = 0.02
+        self.bytes_per_s: dict[Wire, float] = {}  # of wires that are slow, each way
+        self.bytes_sent: dict[tuple[Wire, int], int] = defaultdict(int)  # by whom they go to
+        self.queued: dict[tuple[Wire, int], list[tuple[float, float]]] = defaultdict(list)  # until when, and since
         # From and to, by the batch's key: by which links batches came, and of which a broker has that on its disk.
         self.came: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
         self.kept: dict[tuple[int, int], set[tuple[int, int]]] = defaultdict(set)
@@ -345,6 +348,10 @@ class World:
         frames = [bytes(frame) for frame in pack_frames(send.kind, 0, send.body, send.blobs)]
         self.sent += 1
         at_s = max(self.now_s + self.dice.random() * self.delay_s, self.last.get((wire, to), 0.0))
+        self.bytes_sent[wire, to] += (size := sum(map(len, frames)))
+        if wire in self.bytes_per_s:
+            at_s += size / self.bytes_per_s[wire]
+            self.queued[wire, to].append((at_s, self.now_s))
         self.last[wire, to] = at_s
         if send.kind == Kind.LINK_PACKET and len(frames[2]):
             self.carried[source, to] += 1
@@ -369,6 +376,9 @@ class World:
         """Lose what is under way on a link."""
         self.under_way = [each for each in self.under_way if each[3] != wire]
         heapq.heapify(self.under_way)
+        for to in wire:
+            self.queued.pop((wire, to), None)
+            self.last.pop((wire, to), None)
 
     def cut_all(self, broker: int) -> None:
         for wire in self.wires:
@@ -387,11 +397,23 @@ class World:
                 is_taken = [broker.links.counters[name] for name in _NOT_TAKEN] == refused
                 if is_taken and isinstance(body, LinkPacket) and body.what == DATA:
                     self.note_way(to, body, blob or b"")
+        for wire in self.bytes_per_s:
+            self._tell_moves(wire)
         for broker in self.brokers.values():
             if broker.is_running:
                 for publisher in broker.publishers:
                     publisher.go_on()
                 broker.step()
+
+    def _tell_moves(self, wire: Wire) -> None:
+        """Tell both ends of a slow wire what moves, as whoever counts bytes does."""
+        for one, other in (wire, wire[::-1]):
+            self.queued[wire, other] = out = [each for each in self.queued[wire, other] if each[0] > self.now_s]
+            comes = any(until_s > self.now_s for until_s, _ in self.queued[wire, one])
+            if self.brokers[one].is_running:
+                left_s = out[0][1] if out else self.now_s
+                has_come = comes and self.wires[wire] and (wire, one) not in self.deaf
+                self.brokers[one].links.moves(wire, has_come, left_s, self.brokers[one].now)
 
     def settle(self, seconds: float = 8.0) -> None:
         """Let links come up, and what is wanted be known."""

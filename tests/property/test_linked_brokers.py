@@ -115,6 +115,8 @@ class Campaign:
         self.world = World(seed, self.wires, retention="until-read" if seed % 3 else "keep")
         self.world.repeats = dice.choice((0.0, 0.05, 0.3))
         self.dice = self.world.dice
+        if seed % 4 == 1:
+            self.world.bytes_per_s = {wire: dice.choice((5e3, 50e3)) for wire in self.wires[::2]}
         for broker in range(1, max(map(max, self.wires)) + 1):
             made = self.world.add(broker)
             made.publishers += [Publisher(made, number) for number in range(1, dice.randrange(1, 4))]

@@ -266,7 +266,7 @@ class Broker:
                     self._hear_dialled(dialled, frames, now)
                     if not self._has_room():
                         break
-        self._link_sockets.look(self._links, now.monotonic_s)
+        self._link_sockets.look(self._links, now)
         self._links.turn(now)
         self._tell_paths()
         for send in self._links.take_sends():

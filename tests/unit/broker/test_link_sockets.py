@@ -13,7 +13,8 @@ import pytest
 import zmq
 from tests.unit.broker.link_script import Script, data_of, packet_of
 
-from clarion.broker.link_sockets import Dialled, LinkSockets
+from clarion.broker.engine import Now
+from clarion.broker.link_sockets import Dialled, Flow, LinkSockets
 from clarion.broker.links import LinkSettings, Send
 from clarion.wire.frames import Kind
 
@@ -115,23 +116,82 @@ def test_of_hellos_that_wait_behind_others_the_newest_is_sent_and_first(dialling
 
 
 def test_something_that_listens_and_is_no_broker_is_noticed(dialling: Dialling) -> None:
-    dialling.sockets.look(dialling.script.links, 0.0)
+    dialling.sockets.look(dialling.script.links, Now(0.0, 0))
     assert _reason(dialling) == ""
     with socket.socket(socket.AF_UNIX) as place:
         place.bind(str(dialling.path))
         place.listen()
         place.settimeout(_DEADLINE_MS / 1000)
         place.accept()[0].close()
-    monitor = dialling.dialled.monitor
-    assert monitor is not None
-    assert monitor.poll(_DEADLINE_MS)
-    dialling.sockets.look(dialling.script.links, 0.5)
+    assert dialling.dialled.monitor.poll(_DEADLINE_MS)
+    dialling.sockets.look(dialling.script.links, Now(0.5, 0))
     assert _reason(dialling) == "", "it looks about once a second"
-    dialling.sockets.look(dialling.script.links, 1.0)
+    dialling.sockets.look(dialling.script.links, Now(1.0, 0))
     assert "something takes connections there" in _reason(dialling)
-    assert dialling.dialled.monitor is None, "nothing is counted that nobody asks for any more"
 
 
 def _reason(dialling: Dialling) -> str:
     (row,) = dialling.script.links.status(dialling.script.now)["links"]
     return str(row["reason"])
+
+
+# What moves over a connection.
+
+
+def test_what_was_sent_before_has_left_once_as_much_is_acknowledged() -> None:
+    flow = Flow(0.0)
+    flow.handed = 10_000
+    flow.look(acked=10_100, received=50, now_s=1.0)
+    assert flow.left_s == 1.0, "all of it, and a greeting"
+    flow.handed += 5_000
+    flow.look(acked=11_100, received=50, now_s=2.0)
+    flow.handed += 5_000
+    flow.look(acked=14_100, received=50, now_s=3.0)
+    assert flow.left_s == 1.0, "the greeting is not taken for some of it"
+    flow.look(acked=15_100, received=50, now_s=4.0)
+    assert flow.left_s == 2.0
+    flow.look(acked=20_100, received=50, now_s=5.0)
+    assert flow.left_s == 5.0
+
+
+def test_nobody_waits_for_what_does_not_leave() -> None:
+    flow = Flow(0.0)
+    flow.handed = 1_000_000
+    for second in range(1, 5):
+        flow.look(acked=100_000, received=0, now_s=second)
+    assert flow.left_s == 4
+    flow.handed += 1_000
+    flow.look(acked=500_000, received=0, now_s=5.0)
+    assert flow.left_s == 5.0, "what is behind it is not waited for either, nor are earlier bytes taken for it twice"
+
+
+def test_heartbeats_are_no_sign_that_a_broker_is_well_and_a_part_of_a_frame_is() -> None:
+    flow = Flow(0.0)
+    flow.look(acked=0, received=20, now_s=1.0)
+    assert (flow.has_come, flow.came_s) == (False, 1.0)
+    flow.look(acked=0, received=20 + 16_384, now_s=2.0)
+    assert (flow.has_come, flow.came_s) == (True, 2.0)
+    flow.look(acked=0, received=20 + 16_384, now_s=3.0)
+    assert (flow.has_come, flow.came_s) == (False, 2.0)
+
+
+def test_a_connection_by_which_nothing_comes_is_made_anew() -> None:
+    """What is in between may swallow all that is sent, and never say so."""
+    transport: Any = SimpleNamespace(max_frame_bytes=2**20)
+    script = Script()
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        place.settimeout(_DEADLINE_MS / 1000)
+        sockets = LinkSockets([LinkSettings(url=f"tcp://127.0.0.1:{place.getsockname()[1]}")], transport)
+        try:
+            (dialled,) = sockets.dialled
+            sockets.begin(script.links)
+            with place.accept()[0]:
+                assert dialled.monitor.poll(_DEADLINE_MS)
+                for second in range(8):
+                    sockets.look(script.links, Now(float(second), 0))
+                    assert not sockets.counters["link_connections_cut"]
+                sockets.look(script.links, Now(8.0, 0))
+                assert sockets.counters["link_connections_cut"] == 1
+                place.accept()[0].close()
+        finally:
+            sockets.close()

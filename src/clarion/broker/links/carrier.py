@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 from clarion.broker.engine import Engine, Now
 from clarion.broker.engine.link_reads import LinkBatch
 from clarion.broker.links.neighbourhood import Neighbourhood, Send
-from clarion.broker.links.neighbours import End
+from clarion.broker.links.neighbours import End, Port
 from clarion.broker.links.outbound import Outbound
 from clarion.broker.links.policy import ALL_TOPICS, count_without, is_among, part_for, without_bytes
 from clarion.wire.frames import Buffer, Kind
@@ -33,6 +35,13 @@ class Carrier:
             end = self._near.up().get(neighbour)
             if end is not None:
                 self._near.out.append(Send(end.port, Kind.LINK_PACKET, packet, (b"",)))
+
+    def brokers_beyond(self, port: Port, brokers: Iterable[int]) -> Sequence[int]:
+        """Return those among brokers to which what is sent from here goes by a connection."""
+        end = self._near.ends.get(port)
+        if end is None or self._near.up().get(end.broker) is not end:
+            return ()
+        return self._near.graph.split(self._near.broker, self._near.broker, list(brokers)).get(end.broker, ())
 
     def confirm(self, broker: int, confirm: LinkConfirm, way_back: tuple[int, ...]) -> None:
         """Confirm to its origin what came, by the way that it came."""

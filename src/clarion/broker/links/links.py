@@ -157,6 +157,7 @@ class Links:
     def heard(self, port: Port, kind: int, body: Any, blob: Buffer | None, now: Now) -> None:
         """Take in what came over a connection."""
         end = self._near.ends.get(port)
+        self._near.note_sign(port, now)
         if kind == Kind.LINK_HELLO:
             if end is None:
                 end = self._near.ends[port] = End(port, LinkSettings(), is_dialled=False)
@@ -168,6 +169,13 @@ class Links:
         elif kind == Kind.LINK_PACKET:
             self._hear_packet(end, body, memoryview(blob or b""), now)
         self._follow_graph(now)
+
+    def moves(self, port: Port, has_come: bool, left_s: float, now: Now) -> None:
+        """Take in whether bytes come over a connection, and that all has left by it that was sent before `left_s`."""
+        if has_come:
+            self._near.note_sign(port, now)
+        for broker in self._carrier.brokers_beyond(port, self._outbound):
+            self._outbound[broker].has_left(left_s, now)
 
     def was_taken(self, port: Port) -> None:
         """Take in that something listens where a broker should be."""

@@ -22,7 +22,7 @@ from clarion.wire.frames import Buffer, Kind
 from clarion.wire.link_bodies import LINK_VERSION, OLDEST_LINK_VERSION, LinkHello, LinkState, encode
 
 HELLO_EVERY_S = 1.0
-_DEAD_S = 5.0  # without a hello
+_DEAD_S = 5.0  # without anything that comes
 _ROW_BYTES = 64  # of what is said of one broker, beside names and ids: more than it is
 _STATE_BYTES = 2**19  # of announcements that are sent together
 _UNANSWERED_S = 5.0  # before the log says that nobody answers a call
@@ -61,6 +61,7 @@ class Neighbourhood:
         self._accepts = accepts
         self._most_bytes = most_bytes  # of a frame that is taken here; 0: any
         self.ends: dict[Port, End] = {}
+        self._came_s: dict[Port, float] = {}  # when something came last that is no hello
         self.away: dict[int, End] = {}  # neighbours that called and were linked, and do not call now
         self.graph = LinkGraph()
         self.reached: frozenset[int] = frozenset()  # brokers to which there is a way
@@ -100,9 +101,10 @@ class Neighbourhood:
         """Say hello to all, and give up who does not."""
         self.notices += self._ups_and_downs.take_notices(self.up(), now)
         for end in list(self.ends.values()):
-            if end.is_up and now.monotonic_s > end.heard_s + _DEAD_S:
+            is_silent = now.monotonic_s > max(end.heard_s, self._came_s.get(end.port, -inf)) + _DEAD_S
+            if end.is_up and is_silent:
                 self.take_down(end, f"nothing was heard for {_DEAD_S:g} s", now)
-            if not end.is_dialled and not end.is_up and now.monotonic_s > end.heard_s + _DEAD_S:
+            if not end.is_dialled and not end.is_up and is_silent:
                 self._let_go(end)  # it calls again, if it is there
             else:
                 self._await_answer(end, now)
@@ -110,6 +112,11 @@ class Neighbourhood:
         if self._is_outdone:  # not at once: a copy of this broker would be answered by it without end
             self._is_outdone = False
             self._announce(now)
+
+    def note_sign(self, port: Port, now: Now) -> None:
+        """Take in that something comes over a connection, be it a part of a long frame: a hello may be behind it."""
+        if port in self.ends:
+            self._came_s[port] = now.monotonic_s
 
     def lost(self, port: Port, now: Now) -> None:
         """Take in that a connection is gone."""
@@ -122,6 +129,7 @@ class Neighbourhood:
     def _let_go(self, end: End) -> None:
         """Drop a connection that another broker made, and keep what is told of it until that broker calls again."""
         del self.ends[end.port]
+        self._came_s.pop(end.port, None)
         was_up = end.since_s is not None and not end.refused
         if was_up and all(other.broker != end.broker for other in self.ends.values()):
             self.away.pop(end.broker, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from clarion.broker.engine import Engine, Now, Reply
@@ -16,7 +17,11 @@ from clarion.wire.codes import RETRIED
 from clarion.wire.frames import Kind, Request
 from clarion.wire.link_bodies import Interest, InterestDone, LinkConfirm
 
-WINDOW_BYTES = 4 * 2**20  # sent and not confirmed
+WINDOW_BYTES = 4 * 2**20  # sent and not confirmed: at most, …
+_FIRST_WINDOW_BYTES = 2**18  # … before anything is confirmed, …
+_LEAST_WINDOW_BYTES = 2**16  # … and over the slowest way; one batch is always sent
+_QUEUED_S = 1.0  # for which what is sent may be on its way, beyond the time that the way takes anyway
+_LONGEST_WAY_S = 2.0  # that a way may take anyway
 READ_BYTES = 2**20
 _COUNTER = 8  # bytes at the end of an epoch that grow
 _READ_AGAIN_S = 1.0
@@ -24,6 +29,19 @@ _RESERVED = "names that begin with $ are a broker's own, and do not cross links"
 _LATEST_MS = 60_000
 _LEAST_WAIT_S = 2.0  # for a confirmation, before all that is not confirmed is sent again
 _LONGEST_WAIT_S = 30.0
+_SLOWEST_BYTES_PER_S = 50_000.0  # of a way of which nothing is known, …
+_SLOWER = 4.0  # … and how much slower a way may become without that anything is sent again
+_SOON_S = 0.5
+_USUAL_BYTES_PER_S = 1e6  # of a way that has changed, and of which nothing is known
+
+
+class _Sent(NamedTuple):
+    """A batch that is not confirmed."""
+
+    end: int
+    size: int
+    sent_s: float
+    under_way: int  # bytes then, up to its end
 
 
 class LinkPeer(NamedTuple):
@@ -61,8 +79,12 @@ class Outbound:
         # What was sent.
         self.session = session
         self.reader: LinkReader | None = None
-        self._unconfirmed: dict[int, deque[tuple[int, int]]] = {}  # by topic: end and size of batches
+        self._unconfirmed: dict[int, deque[_Sent]] = {}  # by topic
         self.unconfirmed_bytes = 0
+        self.window_bytes = _FIRST_WINDOW_BYTES
+        self._rate_per_s = 0.0  # bytes that are confirmed in a second while there are enough; 0: not known
+        self._quickest_s = _LONGEST_WAY_S  # from sending to a confirmation
+        self._sent_s = -inf  # when something was sent last
         self._progress_s = 0.0
         self._wait_s = _LEAST_WAIT_S
         self._later: dict[int, float] = {}  # topics to send again, and when
@@ -168,6 +190,8 @@ class Outbound:
         reads = self._engine.link_reads
         if self._is_overdue(now):
             self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+            self._rate_per_s /= _SLOWER
+            self.window_bytes = _LEAST_WINDOW_BYTES
             self._begin(session, now)
         elif self.reader is None or not reads.is_known(self.reader):
             self._begin(session, now)
@@ -176,7 +200,7 @@ class Outbound:
             for topic in [each for each, due_s in self._later.items() if due_s <= now.monotonic_s]:
                 del self._later[topic]
                 reads.again(self.reader, topic)
-        room = min(READ_BYTES, WINDOW_BYTES - self.unconfirmed_bytes)
+        room = min(READ_BYTES, self.window_bytes - self.unconfirmed_bytes)
         if room <= 0 or (not self.reader.ready and self.reader.scanned is None):
             return []
         found = reads.read(self.reader, room, now)
@@ -186,10 +210,12 @@ class Outbound:
             self._progress_s = now.monotonic_s
         for each in found:
             batch = each.batch
-            end, size = batch.first_offset + batch.count, len(batch.data)
-            self._unconfirmed.setdefault(each.topic, deque()).append((end, size))
+            size = len(batch.data)
             self.unconfirmed_bytes += size
+            sent = _Sent(batch.first_offset + batch.count, size, now.monotonic_s, self.unconfirmed_bytes)
+            self._unconfirmed.setdefault(each.topic, deque()).append(sent)
             self.messages += batch.count
+            self._sent_s = now.monotonic_s
         return found
 
     def has_more(self) -> bool:
@@ -197,7 +223,7 @@ class Outbound:
         reader = self.reader
         if not self._number or reader is None:
             return bool(self._number)
-        return self.unconfirmed_bytes < WINDOW_BYTES and (bool(reader.ready) or reader.scanned is not None)
+        return self.unconfirmed_bytes < self.window_bytes and (bool(reader.ready) or reader.scanned is not None)
 
     def _begin(self, session: int, now: Now) -> None:
         self.session = session
@@ -206,34 +232,67 @@ class Outbound:
         self.unconfirmed_bytes = 0
         self._later.clear()
         self._progress_s = now.monotonic_s
+        self._quickest_s = _LONGEST_WAY_S
 
     def _is_overdue(self, now: Now) -> bool:
-        return bool(self.unconfirmed_bytes) and now.monotonic_s >= self._progress_s + self._wait_s
+        return bool(self.unconfirmed_bytes) and now.monotonic_s >= self._progress_s + self._patience_s()
+
+    def _patience_s(self) -> float:
+        """Return how long nothing may be confirmed: as long as all that is under way takes by a way that has become
+        much slower, and some time more."""
+        return self._wait_s + self.unconfirmed_bytes / max(self._rate_per_s / _SLOWER, _SLOWEST_BYTES_PER_S)
+
+    def has_left(self, left_s: float, now: Now) -> None:
+        """Take in that all that was sent before `left_s` has left this broker: what is still here is not overdue."""
+        if self.unconfirmed_bytes and self._sent_s >= left_s:
+            self._progress_s = now.monotonic_s
+
+    def _learn(self, done: list[_Sent], now: Now) -> None:
+        """Take in how long what is confirmed was on its way, and have as much on it as it takes in about a second: more
+        would only have all that comes later wait, hellos too."""
+        sent = max(done, key=lambda each: each.under_way)  # those before it may have waited for it, in one packet
+        took_s = max(now.monotonic_s - sent.sent_s, 0.001)
+        rate_per_s = sent.under_way / took_s
+        self._quickest_s = min(self._quickest_s, took_s)
+        most_s = self._quickest_s + _QUEUED_S
+        if took_s > most_s:
+            self._rate_per_s = rate_per_s
+            fitting = int(rate_per_s * most_s)
+            self.window_bytes = max(_LEAST_WINDOW_BYTES, min(self.window_bytes, fitting))
+        else:  # with little under way, the time that the way takes anyway has it look slower than it is
+            self._rate_per_s = max(self._rate_per_s, rate_per_s)
+            if 2 * sent.under_way >= self.window_bytes:
+                self.window_bytes = min(WINDOW_BYTES, self.window_bytes + sum(each.size for each in done))
 
     def take_confirm(self, said: LinkConfirm, now: Now) -> None:
         """Take in what the broker has, and what it wants again."""
         if self.reader is None:
             return
         reads = self._engine.link_reads
+        done: list[_Sent] = []
         for number, position in said.confirmed:
             reads.confirm(self.reader, number, position, now)
             sent = self._unconfirmed.get(number)
-            while sent and sent[0][0] <= position:
-                self.unconfirmed_bytes -= sent.popleft()[1]
-                self._progress_s, self._wait_s = now.monotonic_s, _LEAST_WAIT_S
+            while sent and sent[0].end <= position:
+                done.append(sent.popleft())
+                self.unconfirmed_bytes -= done[-1].size
             if sent is not None and not sent:
                 del self._unconfirmed[number]
+        if done:
+            self._progress_s, self._wait_s = now.monotonic_s, _LEAST_WAIT_S
+        if done and said.session == self.session:  # else it is what was sent earlier that is confirmed
+            self._learn(done, now)
         if said.session == self.session:
             for number, after_ms in said.again:
-                for _, size in self._unconfirmed.pop(number, ()):
-                    self.unconfirmed_bytes -= size
+                self.unconfirmed_bytes -= sum(each.size for each in self._unconfirmed.pop(number, ()))
                 due_s = now.monotonic_s + min(max(0, after_ms), _LATEST_MS) / 1000
                 self._later[number] = min(due_s, self._later.get(number, due_s))
 
     def route_changed(self, now: Now) -> None:
         """What is under way may be lost: if it is not confirmed soon, send it again."""
-        self._wait_s = _LEAST_WAIT_S
-        self._progress_s = min(self._progress_s, now.monotonic_s - _LEAST_WAIT_S + 0.5)
+        self._wait_s, self._quickest_s = _LEAST_WAIT_S, _LONGEST_WAY_S
+        soon_s = _SOON_S + self.unconfirmed_bytes / (self._rate_per_s / _SLOWER or _USUAL_BYTES_PER_S)
+        self._progress_s = min(self._progress_s, now.monotonic_s - self._patience_s() + soon_s)
 
     def next_deadline_s(self) -> float | None:
         """Return when there is something to do again."""
@@ -242,7 +301,7 @@ class Outbound:
             return min(times, default=None)
         times += self._later.values()
         if self.unconfirmed_bytes:
-            times.append(self._progress_s + self._wait_s)
+            times.append(self._progress_s + self._patience_s())
         return min(times, default=None)
 
     def stop(self) -> None:
