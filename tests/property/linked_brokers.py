@@ -91,6 +91,7 @@ class Publisher:
         self.publisher = 0
         self.numbers: dict[bytes, int] = defaultdict(int)
         self.stamp = 0
+        self.compresses = False
         self.waiting: Put | None = None
 
     def put(self, topic: bytes, count: int = 1, size: int = 0) -> None:
@@ -109,7 +110,7 @@ class Publisher:
         payloads = [start + b"%d" % place + bytes(size) for place in range(count)]
         packed = encode_batch(
             payloads, broker=self.at.broker, publisher=self.publisher, stamp=self.stamp,
-            number=self.numbers[topic] + 1,
+            number=self.numbers[topic] + 1, compressed=self.compresses,
         )  # fmt: skip
         self.waiting = Put(topic, payloads, bytes(packed))
 

@@ -115,14 +115,17 @@ def test_what_has_expired_does_not_cross_and_the_rest_expires_over_there() -> No
     assert world.brokers[1].about(2)["lag_messages"] == 0
 
 
-def test_a_batch_too_large_for_the_other_side_is_left_out_and_told_and_the_others_come() -> None:
+@pytest.mark.parametrize("compresses", [False, True])
+def test_a_batch_too_large_for_the_other_side_is_left_out_and_told_and_the_others_come(compresses: bool) -> None:
     world = _world((1, 2), b2={"limits": {"max_batch_bytes": 1000}})
+    world.brokers[1].publishers[0].compresses = compresses  # so it is small on its way, and large when it is opened
     world.brokers[2].subscribe(b"t", b"s")
     world.settle()
     for size in (10, 5000, 20):
         _put(world, 1, b"t", 1, size)
     world.settle()
     sent = _sent(world, 1, b"t")
+    assert [len(text) for text in sent] == [17, 5007, 27]
     assert world.brokers[2].log(b"t")[1] == [sent[0], sent[2]]
     assert world.brokers[2].engine.stats()["link_left_out"] == 1
     assert world.brokers[1].about(2)["lag_messages"] == 0
