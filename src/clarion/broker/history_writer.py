@@ -19,7 +19,7 @@ from clarion.broker.engine.tracks import Tracks
 from clarion.model.errors import BadSettings, ClarionError, StoreFull, StoreUnavailable
 from clarion.model.ids import MessageId
 from clarion.store.folder import sync_folder
-from clarion.tracking.paths import Held
+from clarion.tracking.paths import Held, time_text
 from clarion.tracking.tracker import Claim, Tracker, Unsaved, merge_claims
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def open_histories(settings: BrokerSettings, broker: int, *, now_us: int) -> His
     if settings.tracking == "none":
         if (folder / FILE).exists():
             _mark_off(folder)
+            log.info("where messages go is not noted any more (tracking = none); what was noted before stays")
         return None
     accuracy = settings.accuracy()  # which needs NumPy, and says so where it is missing
     from clarion.tracking.history_file import HistoryFile, HistorySettings
@@ -391,6 +392,8 @@ def begin_tracks(file: HistoryFile, tracks: Tracks, now: Now) -> None:
             tracks.give_up()
             _mark_off(file.file.parent)
             log.critical("%s. %s", error, _GIVEN_UP)
+    since = time_text(file.begins_us / 1e6)
+    log.info("where messages go is noted (tracking = %s); histories begin at %s", file.settings.strategy, since)
     unsaved = tracks.take()
     if unsaved is not None:  # before anything is acked: what is noted of it rests on these positions
         try:
