@@ -63,7 +63,7 @@ def up(
     log_level: str | None = option(None, "--log-level LEVEL", "debug, info, warning or error.", show_default="info"),
     as_json: AsJson = False,
 ) -> None:
-    r"""Run a broker until Ctrl-C or SIGTERM.
+    """Run a broker until Ctrl-C or SIGTERM.
 
     When it is ready it says so in one line on standard output. Logs go to
     standard error, a JSON object a line. The first Ctrl-C or SIGTERM answers what
@@ -82,7 +82,7 @@ def up(
     either end may call. `clarion links` shows them.
 
     Settings come from the file, then CLARION_… in the environment, then options;
-    the last one said wins. But links add up, and one that a table \[\[links]] of
+    the last one said wins. But links add up, and one that a table \\[\\[links]] of
     the file has (by its url) is as that table says.
     """
     from clarion.broker.settings import load_settings

@@ -670,9 +670,9 @@ def audit(
       not covered    its origin did not, or there is no export of it
       no message id  it is no id at all: 32 hexadecimal digits, or 16 bytes
 
-    Who had a message is always named; that somebody is named too many is as rare as
-    the column `error` of --out says. An empty list of ids is one, and the exit code
-    is 0 whatever became of messages: look at `states` of --json.
+    Who had a message is always named; that somebody is named too many is as
+    rare as the column `error` of --out says. An empty list of ids is one, and
+    the exit code is 0 whatever became of messages: look at `states` of --json.
 
     Without Spark it needs the extras `arrow` and `tracking`, else `spark` and Java.
 

@@ -35,10 +35,10 @@ def export(
 ) -> None:
     """Write a broker's histories as Parquet, for audits of very many messages.
 
-    Run it where the broker's data folder is, for each broker that tracks, and bring
-    the files into one folder: DIR/<broker id>.parquet, whole or not at all, in
-    place of the last export of that broker. What the broker noted in the last
-    seconds (tracking_persist_s) and has not saved is not in it.
+    Run it where the broker's data folder is, for each broker that tracks, and
+    bring the files into one folder: DIR/<broker id>.parquet, whole or not at
+    all, in place of the last export of that broker. What the broker noted in
+    the last seconds (tracking_persist_s) and has not saved is not in it.
 
     It needs the extras `arrow` and `tracking`. With --json: the path, broker and
     name, begins and ends (between which nothing is missing but for gaps: times in
@@ -138,20 +138,21 @@ def trace(
 ) -> None:
     """Show where a message went: its origin, the brokers that carried it, who received it.
 
-    Any broker can be asked; it asks the others that it is linked with. They answer
-    of messages however old, as far as they keep histories (`clarion up --set
-    tracking=bloom`, or log; it needs the extra `tracking`).
+    Any broker can be asked; it asks the others that it is linked with. They
+    answer of messages however old, as far as they keep histories (`clarion up
+    --set tracking=bloom`, or log; it needs the extra `tracking`).
 
     \b
     What is told of each broker, below the one that the message came from:
       published, routed       it was put there; it came there over a link
       → NAME received         the subscriber has acked it
-      → NAME went past it     not received: it expired, is a dead letter, or was before its start
+      → NAME went past it     not received: it expired, is a dead letter, or was
+                              before its start
       ⋯ NAME is still to get  it waits for the subscriber, or for the broker
-      wrong with P            the chance that this claim is false; without it, it is sure
-      unknown                 the broker could not be asked (until it answers), does not
+      wrong with P            the chance that this claim is false; else it is sure
+      unknown                 it could not be asked (until it answers), does not
                               track now, or did not then (for good)
-      given up for NAME       it was kept for that broker, and is not any more
+      ✗ given up for NAME     it was kept for that broker, and is not any more
       unsupported             claims that no neighbour supports: most likely false
 
     \b
