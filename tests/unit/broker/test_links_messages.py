@@ -312,6 +312,8 @@ def test_nothing_is_kept_for_a_broker_that_is_forgotten() -> None:
     assert origin.engine.link_reads.subscribed(b"$link/00000002") == []
     assert "nothing is kept" in origin.links.forget("b2", origin.now)
     assert "nothing is kept" in origin.links.forget("nobody!!", origin.now)
+    assert 2 in origin.links._not_reached(), "paths may have gone there"
+    assert "00000002" not in [each["broker"] for each in origin.links.status(origin.now)["brokers"]]
     world.wires[2, 1] = True
     world.settle()
     _put(world, 1, b"t")

@@ -530,7 +530,8 @@ class Links:
         return sorted((heard | kept) - {self.broker}, key=lambda broker: (self._near.name_of(broker), broker))
 
     def _not_reached(self) -> Iterable[int]:
-        return [broker for broker in self._known() if broker not in self._reached]
+        """Return brokers that may have had messages and cannot be asked: those that were forgotten, too."""
+        return {*self._known(), *self._forgotten} - self._reached
 
     def _end_status(self, end: End, now: Now) -> dict[str, Any]:
         state = "up" if end.is_up else "refused" if end.refused else "down"
